@@ -1,0 +1,6 @@
+"""``python -m genoctx``."""
+
+from genoctx.cli.app import main
+
+if __name__ == "__main__":
+    main()

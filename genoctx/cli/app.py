@@ -1,0 +1,130 @@
+"""``genoctx``: the entry point, and the one place where errors become text and exit codes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from genoctx.cli.console import Console, get_console, set_console
+from genoctx.cli.options import global_options
+from genoctx.cli.verbs import HELP_NAMES, VERBS, LazyGroup
+from genoctx.errors import GenoctxError, UsageError
+
+EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line and exit the process."""
+    sys.exit(run(argv))
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run the command line in this process; returns the exit code."""
+    console = set_up_console()
+    args = list(sys.argv[1:] if argv is None else argv)
+    command = build_command()
+    if "_GENOCTX_COMPLETE" in os.environ:
+        command.main(args, prog_name="genoctx")
+    try:
+        with command.make_context("genoctx", args or ["--help"]) as ctx:
+            code = command.invoke(ctx)
+        sys.stdout.flush()
+    except BaseException as error:
+        return explain(error, console)
+    return code if isinstance(code, int) else 0
+
+
+def set_up_console() -> Console:
+    """A fresh console in its defaults, made the current one."""
+    set_console(Console())
+    return get_console()
+
+
+def build_command() -> Any:
+    """The command tree: one entry per verb, none of them imported yet."""
+    app = typer.Typer(cls=LazyGroup, context_settings=HELP_NAMES, pretty_exceptions_enable=False)
+    app.callback()(global_options)
+    for verb in VERBS.values():
+        app.command(verb.name, help=verb.line, rich_help_panel=verb.panel)(_listed)
+    return typer.main.get_command(app)
+
+
+def _listed() -> None:
+    """Stands in the top-level help for a verb that is not imported."""
+
+
+def explain(error: BaseException, console: Console) -> int:
+    """Say what went wrong, in the words for its kind; returns the exit code."""
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return EXIT_CLOSED_PIPE
+    if console.verbosity >= 2:
+        console.info("".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        console.info("interrupted")
+        return EXIT_INTERRUPTED
+    known = as_genoctx_error(error)
+    if known is None:
+        known = _unexpected(error, console)
+    console.error(known)
+    return known.exit_code
+
+
+def as_genoctx_error(error: BaseException) -> GenoctxError | None:
+    """``error`` in our own terms, or None if nobody foresaw it."""
+    if isinstance(error, GenoctxError):
+        return error
+    if hasattr(error, "format_message"):  # click's and typer's own: their common base has moved between versions
+        return _usage(error)
+    if isinstance(error, OSError) and error.errno in _FULL:
+        where = f" while writing {error.filename}" if error.filename else ""
+        return GenoctxError(
+            f"no space left on the device{where}",
+            "free some space, or choose another place with -o; finished files are intact",
+        )
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return GenoctxError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
+    return None
+
+
+def _usage(error: Any) -> UsageError:
+    message, _, guess = error.format_message().partition(" Did you mean ")
+    close = getattr(error, "possibilities", None)
+    if close:
+        message, guess = error.message, " or ".join(repr(name) for name in sorted(close))
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "genoctx"
+    hint = f"did you mean {guess.rstrip('?')}?" if guess else f"see `{path} --help`"
+    return UsageError(" ".join(message.split()), hint)
+
+
+def _unexpected(error: BaseException, console: Console) -> GenoctxError:
+    text = str(error).strip().splitlines()
+    message = f"unexpected {type(error).__name__}" + (f": {text[0]}" if text else "")
+    if console.verbosity >= 2:
+        return GenoctxError(message)
+    with tempfile.NamedTemporaryFile("w", prefix="genoctx-", suffix=".log", delete=False, encoding="utf-8") as log:
+        log.write(f"{' '.join(sys.argv)}\n")
+        traceback.print_exception(error, file=log)
+    return GenoctxError(message, f"the traceback is in {log.name}; -vv prints it here")
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter's last flush from complaining about the closed pipe again."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass

@@ -1,0 +1,58 @@
+"""The one family of errors a user sees: what happened, where, and what to do next.
+
+Exit codes (docs/cli.md): 0 done, 1 failed, 2 wrong usage, input or config, 3 a check said no,
+4 would not fit, 75 stopped on request and resumable, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+
+class GenoctxError(Exception):
+    """An error with a remedy.
+
+    ``message`` says what is wrong and where (file, line, contig, position); ``hint`` names the
+    next command or edit that helps. The command line prints both and exits with ``exit_code``.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(GenoctxError):
+    """A wrong argument, or an output that exists already."""
+
+    exit_code = 2
+
+
+class ConfigError(GenoctxError):
+    """A configuration file, preset or ``--set`` value that cannot be used."""
+
+    exit_code = 2
+
+
+class InputError(GenoctxError):
+    """A genome, table, run or checkpoint that is broken or does not fit the others."""
+
+    exit_code = 2
+
+
+class CheckFailed(GenoctxError):
+    """A check the user asked for said no (leakage limit, selftest, ``--fail-above``)."""
+
+    exit_code = 3
+
+
+class WouldNotFit(GenoctxError):
+    """The plan exceeds the memory or disk of this machine."""
+
+    exit_code = 4
+
+
+class StoppedOnRequest(GenoctxError):
+    """SIGTERM, SIGINT or a time limit: state is saved and the same command resumes."""
+
+    exit_code = 75

@@ -1,0 +1,1 @@
+"""Reference genomes: reading, storing, cutting into windows. numpy only, never torch."""

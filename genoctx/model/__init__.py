@@ -1,0 +1,1 @@
+"""The glm5_next text model; every layer is ``layer(chunk, carry) -> (chunk, carry)``."""

@@ -1,0 +1,185 @@
+"""The DSA layer's mixer: NoPE MLA in absorbed form over pools that the KPool indexer selects.
+
+Spec sections 2.7, 2.8 and 3. Projections run on the whole batch; prefix, selection and attention are
+per row, because rows may start at different tokens (left padding) and pools start with the row.
+
+Letters: B rows, T tokens, D hidden, H heads, Q qk width, V value width, R latent width, I index width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from genoctx.model.carry import Chunk, DsaCarry, DsaRow, Prefix, Storage
+from genoctx.model.config import ModelConfig
+from genoctx.model.norms import LayerNorm, RMSNorm
+from genoctx_kernels.dsa import indexer_kl, pool_keys, select_pools, sparse_attention
+from genoctx_kernels.dsa.kl import Teacher
+from genoctx_kernels.numerics import accumulator
+
+
+@dataclass(frozen=True)
+class IndexInputs:
+    """The indexer's view of a chunk, [B, T, ...]."""
+
+    k: Tensor
+    gate: Tensor
+    q: Tensor
+    weights: Tensor
+
+
+class Indexer(nn.Module):
+    """Scores pools of ``index_kpool`` tokens. Its inputs are detached: the LM loss never reaches it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        heads, width, pool = config.index_n_heads, config.index_head_dim, config.index_kpool
+        self.heads, self.pool, self.top = heads, pool, config.topk_pools
+        self.wq_b = nn.Linear(config.q_lora_rank, heads * width, bias=False)
+        self.wk = nn.Linear(config.hidden_size, width, bias=False)
+        self.weights_proj = nn.Linear(config.hidden_size, heads, bias=False)
+        self.k_norm = LayerNorm(width)
+        self.index_kpool_compress_ape = nn.Parameter(torch.zeros(pool, width))
+        self.index_kpool_compress_gate = nn.Parameter(torch.ones(width, config.hidden_size))
+
+    def forward(self, x_BTD: Tensor, ql_BTQ: Tensor) -> IndexInputs:
+        x, ql = x_BTD.detach(), ql_BTQ.detach()
+        return IndexInputs(
+            k=self.k_norm(self.wk(x)),
+            gate=x @ self.index_kpool_compress_gate.T,
+            q=self.wq_b(ql).unflatten(-1, (self.heads, -1)),
+            weights=self.weights_proj(x) * self.heads**-0.5,
+        )
+
+
+class SparseAttention(nn.Module):
+    """``forward(x, chunk, carry) -> (y, carry, pools, kl)``; ``kl_mode`` off, 'sparse' or 'dense'."""
+
+    def __init__(self, config: ModelConfig, kl_mode: str) -> None:
+        super().__init__()
+        hidden, self.heads = config.hidden_size, config.num_attention_heads
+        self.qk, self.v, self.latent = config.qk_nope_head_dim, config.v_head_dim, config.kv_lora_rank
+        self.pool, self.top, self.kl_mode = config.index_kpool, config.topk_pools, kl_mode
+        self.q_a_proj = nn.Linear(hidden, config.q_lora_rank, bias=False)
+        self.q_a_layernorm = RMSNorm(config.q_lora_rank, config.rms_norm_eps)
+        self.q_b_proj = nn.Linear(config.q_lora_rank, self.heads * self.qk, bias=False)
+        self.kv_a_proj_with_mqa = nn.Linear(hidden, self.latent, bias=False)
+        self.kv_a_layernorm = RMSNorm(self.latent, config.rms_norm_eps)
+        self.kv_b_proj = nn.Linear(self.latent, self.heads * (self.qk + self.v), bias=False)
+        self.o_proj = nn.Linear(self.heads * self.v, hidden, bias=False)
+        self.indexer = Indexer(config)
+        if kl_mode == "off":
+            self.indexer.requires_grad_(False)
+
+    def initial_carry(self, batch: int, capacity: int) -> DsaCarry:
+        """Empty prefixes with room for ``capacity`` tokens a row."""
+        weight, pools = self.q_a_proj.weight, -(-capacity // self.pool)
+        width = self.indexer.k_norm.weight.shape[0]
+        empty = weight.new_zeros(0, width)
+        wide = accumulator(weight.dtype)
+
+        def row() -> DsaRow:
+            latents = Storage(pools * self.pool, self.latent, weight.dtype, weight.device)
+            keys = Storage(pools, width, wide, weight.device)
+            return DsaRow(Prefix(latents), Prefix(keys), empty, empty)
+
+        return DsaCarry(tuple(row() for _ in range(batch)))
+
+    def _absorbed(self) -> tuple[Tensor, Tensor]:
+        """W_UK [H, Q, R] and W_UV [H, V, R] from kv_b (per head the first Q rows are keys)."""
+        per_head = self.kv_b_proj.weight.view(self.heads, self.qk + self.v, self.latent)
+        return per_head[:, : self.qk], per_head[:, self.qk :]
+
+    def forward(
+        self, x: Tensor, chunk: Chunk, carry: DsaCarry
+    ) -> tuple[Tensor, DsaCarry, tuple[Tensor, ...], Tensor | None]:
+        ql = self.q_a_layernorm(self.q_a_proj(x))
+        w_uk, w_uv = self._absorbed()
+        q = torch.einsum("bthq,hqr->bthr", self.q_b_proj(ql).unflatten(-1, (self.heads, -1)), w_uk)
+        latents = self.kv_a_layernorm(self.kv_a_proj_with_mqa(x))
+        replayed = chunk.choices.pools if chunk.choices else None
+        with_kl = self.kl_mode != "off" and torch.is_grad_enabled()
+        index = self._index(x, ql) if replayed is None or with_kl else None
+
+        outs, rows, pools, kls = [], [], [], []
+        for b, row in enumerate(carry.rows):
+            skip = min(chunk.skip[b], x.shape[1])
+            piece = _Piece(self, q[b, skip:], latents[b, skip:], row)
+            if index is not None:
+                piece.index(_cut(index, b, skip), replayed[b] if replayed else None)
+            elif replayed is not None:
+                piece.pools = replayed[b]
+            outs.append(torch.nn.functional.pad(piece.attend(), (0, 0, 0, 0, skip, 0)))
+            rows.append(piece.row)
+            pools.append(piece.pools)
+            if with_kl:
+                kls.append(piece.kl(self.kl_mode == "dense"))
+        out = torch.einsum("bthr,hvr->bthv", torch.stack(outs), w_uv)
+        kl = torch.stack(kls).sum() if kls else None
+        return self.o_proj(out.flatten(-2)), DsaCarry(tuple(rows)), tuple(pools), kl
+
+    def _index(self, x: Tensor, ql: Tensor) -> IndexInputs:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.kl_mode != "off"):
+            inputs: IndexInputs = self.indexer(x, ql)
+        return inputs
+
+
+def _cut(index: IndexInputs, b: int, skip: int) -> IndexInputs:
+    return IndexInputs(*(getattr(index, f)[b, skip:] for f in ("k", "gate", "q", "weights")))
+
+
+class _Piece:
+    """One row's part of a chunk: extends the prefix, selects, attends, compares."""
+
+    def __init__(self, layer: SparseAttention, q_THR: Tensor, latents_TR: Tensor, row: DsaRow) -> None:
+        self.layer, self.q, self.own = layer, q_THR, latents_TR
+        self.first = row.latents.length
+        self.row = replace(row, latents=row.latents.extend(latents_TR, layer.pool))
+        self.scale = layer.qk**-0.5
+        self.pools: Tensor
+
+    def index(self, inputs: IndexInputs, replayed: Tensor | None) -> None:
+        """Pool the new keys (with the open pool's) and choose, unless the choice is given."""
+        pool, row = self.layer.pool, self.row
+        k, gate = torch.cat((row.open_k, inputs.k)), torch.cat((row.open_gate, inputs.gate))
+        self.inputs = inputs
+        with torch.set_grad_enabled(k.requires_grad):
+            self.own_keys = pool_keys(k, gate, self.layer.indexer.index_kpool_compress_ape)
+        whole = len(self.own_keys) * pool
+        self.row = DsaRow(row.latents, row.keys.extend(self.own_keys), k[whole:], gate[whole:])
+        if replayed is not None:
+            self.pools = replayed
+        else:
+            keys = self.row.keys.rows
+            self.pools = select_pools(inputs.q, inputs.weights, keys, self.first, pool, self.layer.top)
+
+    def attend(self) -> Tensor:
+        storage = self.row.latents.storage
+        return sparse_attention(
+            self.q,
+            self.own,
+            storage.rows,
+            self.pools,
+            first=self.first,
+            pool=self.layer.pool,
+            scale=self.scale,
+            d_buffer_SR=storage.gradient,
+        )
+
+    def kl(self, dense: bool) -> Tensor:
+        keys = self.row.keys
+        teacher = Teacher(self.q.detach(), self.row.latents.storage.rows, self.scale)
+        return indexer_kl(
+            self.inputs.q,
+            self.inputs.weights,
+            self.own_keys,
+            keys.rows,
+            teacher,
+            ids_TK=None if dense else self.pools,
+            first=self.first,
+            pool=self.layer.pool,
+            d_keys_JD=keys.storage.gradient,
+        )

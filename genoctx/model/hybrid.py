@@ -1,0 +1,136 @@
+"""The whole text model: embedding, layers, collapse of the streams, LM head weight.
+
+Letters: B rows, T tokens, N streams, D hidden.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from genoctx.model.block import Layer, Objectives
+from genoctx.model.carry import Aux, Carry, Choices, Chunk, LayerCarry
+from genoctx.model.config import ModelConfig
+from genoctx.model.dsa import SparseAttention
+from genoctx.model.kda import KimiDeltaAttention
+from genoctx.model.norms import RMSNorm
+
+FP32_HELD = ("A_log", "dt_bias", "_base", "_scale", "e_score_correction_bias")
+"""Parameters the hub stores, and we keep, in float32 whatever the model's dtype."""
+
+
+class Output(NamedTuple):
+    """What the model says about one chunk."""
+
+    hidden: Tensor
+    """Final normed hidden states [B, T, D]; multiply by ``lm_head.weight`` for logits."""
+    carry: Carry
+    choices: tuple[Choices | None, ...]
+    aux: tuple[Aux, ...]
+
+
+class Hybrid(nn.Module):
+    """glm5_next text model. ``forward(tokens, carry, ...)`` walks one chunk through all layers."""
+
+    def __init__(self, config: ModelConfig, objectives: Objectives = Objectives()) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.layers = nn.ModuleList(Layer(config, i, objectives) for i in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def initial_carry(self, batch: int, capacity: int) -> Carry:
+        """The carry before the first token; DSA prefixes get room for ``capacity`` tokens a row."""
+        carries: list[LayerCarry] = []
+        for layer in self.layers:
+            mixer = layer.self_attn
+            if isinstance(mixer, SparseAttention):
+                carries.append(mixer.initial_carry(batch, capacity))
+            else:
+                assert isinstance(mixer, KimiDeltaAttention)
+                carries.append(mixer.initial_carry(batch))
+        return tuple(carries)
+
+    def forward(
+        self,
+        tokens_BT: Tensor,
+        carry: Carry,
+        *,
+        skip: Sequence[int] | None = None,
+        choices: Sequence[Choices | None] | None = None,
+    ) -> Output:
+        """One chunk of tokens (int64 [B, T]) continuing from ``carry``.
+
+        ``skip`` counts the left-padding tokens of this chunk per row; ``choices`` replays recorded
+        selections, one entry per layer.
+        """
+        x = self.embed_tokens(tokens_BT).unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1).contiguous()
+        chunk = Chunk(x, tuple(skip) if skip else (0,) * len(tokens_BT))
+        carries, made, aux = [], [], []
+        for i, layer in enumerate(self.layers):
+            given = choices[i] if choices else None
+            chunk, next_carry = layer(Chunk(chunk.x, chunk.skip, given), carry[i])
+            carries.append(next_carry)
+            made.append(chunk.choices)
+            aux.append(chunk.aux)
+        # unweighted mean over streams, then the norm (spec section 2.1)
+        hidden = self.norm(chunk.x.mean(2))
+        return Output(hidden, tuple(carries), tuple(made), tuple(aux))
+
+
+def count_parameters(model: nn.Module) -> int:
+    """All stored numbers of the text model, the router's correction bias included."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def build(
+    config: ModelConfig,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    objectives: Objectives = Objectives(),
+    seed: int | None = 0,
+) -> Hybrid:
+    """A model with freshly drawn weights (spec 2.12); ``seed=None`` leaves them undefined for a loader."""
+    with torch.device("meta"):
+        model = Hybrid(config, objectives)
+    for name, p in model.named_parameters():
+        if not name.endswith(FP32_HELD) or dtype == torch.float64:
+            p.data = p.data.to(dtype)
+    if torch.device(device).type == "meta":
+        return model
+    model.to_empty(device=device)
+    if seed is not None:
+        initialise(model, seed)
+    return model
+
+
+def _draw_dt_bias(size: int, generator: torch.Generator) -> Tensor:
+    """softplus^-1 of dt, log-uniform in [1e-3, 1e-1] (spec 2.12)."""
+    dt = torch.exp(torch.rand(size, generator=generator) * math.log(100) + math.log(1e-3))
+    return dt + torch.log(-torch.expm1(-dt))
+
+
+@torch.no_grad()
+def initialise(model: Hybrid, seed: int) -> None:
+    """Draw all weights on the CPU from one seeded generator, whatever device they live on."""
+    generator = torch.Generator().manual_seed(seed)
+    std = model.config.initializer_range
+    for name, p in model.named_parameters():
+        if name.endswith(("norm.weight", "layernorm.weight", "_scale", "compress_gate")):
+            p.fill_(1.0)
+        elif name.endswith(("bias", "_base", "A_log", "_ape")) and not name.endswith("dt_bias"):
+            p.zero_()
+        elif name.endswith("dt_bias"):
+            p.copy_(_draw_dt_bias(p.numel(), generator))
+        elif name.endswith("conv1d.weight"):
+            p.copy_(torch.randn(p.shape, generator=generator) * p.shape[-1] ** -0.5)
+        else:
+            p.copy_(torch.randn(p.shape, generator=generator) * std)
+    if (pad := model.config.pad_token_id) is not None:
+        model.embed_tokens.weight[pad].zero_()

@@ -1,0 +1,93 @@
+"""The KDA layer's mixer (spec section 2.4): projections, short convolutions, gates, recurrence, output gate.
+
+Letters: B rows, T tokens, D hidden, H heads, K key = value width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from genoctx.model.carry import Chunk, KdaCarry
+from genoctx.model.config import ModelConfig
+from genoctx.model.norms import l2_normalise
+from genoctx_kernels.conv import short_conv
+from genoctx_kernels.kda import kda
+from genoctx_kernels.numerics import accumulator, up
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    return nn.Linear(inputs, outputs, bias=False)
+
+
+class _Conv(nn.Module):
+    """Holds a depthwise weight in the hub's shape [channels, 1, width]."""
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels, 1, width))
+
+
+class _Scale(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+
+class KimiDeltaAttention(nn.Module):
+    """Gated delta rule with a decay per key channel. ``forward(x, chunk, carry) -> (y, carry)``."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        hidden, low = config.hidden_size, config.linear_gate_low_rank
+        self.heads, self.width = config.linear_num_heads, config.linear_head_dim
+        self.conv_width = config.linear_conv_kernel_dim
+        self.lower_bound, self.eps = config.linear_lower_bound, config.rms_norm_eps
+        inner = self.heads * self.width
+        self.q_proj, self.k_proj, self.v_proj = (_linear(hidden, inner) for _ in range(3))
+        self.q_conv1d, self.k_conv1d, self.v_conv1d = (_Conv(inner, self.conv_width) for _ in range(3))
+        self.f_a_proj, self.f_b_proj = _linear(hidden, low), _linear(low, inner)
+        self.g_a_proj, self.g_b_proj = _linear(hidden, low), _linear(low, inner)
+        self.b_proj = _linear(hidden, self.heads)
+        self.A_log = nn.Parameter(torch.zeros(self.heads))
+        self.dt_bias = nn.Parameter(torch.zeros(inner))
+        self.o_norm = _Scale(self.width)
+        self.o_proj = _linear(inner, hidden)
+
+    def initial_carry(self, batch: int) -> KdaCarry:
+        weight = self.q_proj.weight
+        tail = weight.new_zeros(batch, self.conv_width - 1, self.heads * self.width)
+        state = weight.new_zeros(
+            batch, self.heads, self.width, self.width, dtype=accumulator(weight.dtype)
+        )
+        return KdaCarry((tail, tail, tail), state)
+
+    def _log_decay(self, x: Tensor) -> Tensor:
+        """g [B, T, H, K] in (lower_bound, 0): lower_bound * sigmoid(exp(A_log) (f + dt_bias))."""
+        f = up(self.f_b_proj(self.f_a_proj(x))) + up(self.dt_bias)
+        rate = up(self.A_log).exp().unsqueeze(-1)
+        return self.lower_bound * torch.sigmoid(rate * f.unflatten(-1, (self.heads, -1)))
+
+    def _gated(self, out_BTHK: Tensor, x: Tensor) -> Tensor:
+        """Norm first, then a plain sigmoid gate (spec 2.4 step 6)."""
+        gate = up(self.g_b_proj(self.g_a_proj(x))).unflatten(-1, (self.heads, -1))
+        wide = up(out_BTHK.to(x.dtype))
+        normed = torch.nn.functional.rms_norm(wide, wide.shape[-1:], eps=self.eps)
+        return (normed * up(self.o_norm.weight) * torch.sigmoid(gate)).to(x.dtype)
+
+    def forward(self, x: Tensor, chunk: Chunk, carry: KdaCarry) -> tuple[Tensor, KdaCarry]:
+        valid = chunk.valid()
+        if valid is not None:
+            x = x * valid.unsqueeze(-1)
+        convolved, tails = [], []
+        for name, tail in zip("qkv", carry.tails, strict=True):
+            raw = getattr(self, f"{name}_proj")(x)
+            y, tail = short_conv(raw, getattr(self, f"{name}_conv1d").weight.squeeze(1), tail)
+            convolved.append(y.unflatten(-1, (self.heads, -1)))
+            tails.append(tail)
+        q, k, v = convolved
+        q = l2_normalise(q) * self.width**-0.5
+        beta = torch.sigmoid(self.b_proj(x))
+        out, state = kda(q, l2_normalise(k), up(v), self._log_decay(x), up(beta), carry.state)
+        y = self.o_proj(self._gated(out, x).flatten(-2))
+        return y, KdaCarry((tails[0], tails[1], tails[2]), state)

@@ -1,0 +1,1 @@
+"""Held-out loss: ledger, baselines, statistics, tables. numpy only, never torch."""

@@ -1,0 +1,1 @@
+"""Joins genome, engine and report: the loops behind ``train`` and ``eval``."""

@@ -1,0 +1,83 @@
+"""``kda``: the op the model calls. Layout, padding to whole blocks, and autograd around chunked.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from genoctx_kernels.kda import chunked
+from genoctx_kernels.numerics import accumulator
+
+BLOCK = 64
+
+
+def _to_blocks(x_BTHD: Tensor, dtype: torch.dtype, block: int) -> Tensor:
+    """[B, T, H, D] -> [B*H, N, block, D], zero-padded at the end.
+
+    A padded token has k = q = v = beta = 0 and g = 0: it leaves the state exactly as it is.
+    """
+    batch, tokens, heads, width = x_BTHD.shape
+    x = x_BTHD.to(dtype).transpose(1, 2)
+    if missing := -tokens % block:
+        x = torch.nn.functional.pad(x, (0, 0, 0, missing))
+    return x.reshape(batch * heads, -1, block, width)
+
+
+def _from_blocks(x_MNCD: Tensor, batch: int, tokens: int) -> Tensor:
+    """Inverse of :func:`_to_blocks`."""
+    x = x_MNCD.flatten(1, 2).unflatten(0, (batch, -1))
+    return x[:, :, :tokens].transpose(1, 2)
+
+
+def _block_width(tokens: int) -> int:
+    """BLOCK, or the smallest power of two >= LEAF that holds a shorter piece."""
+    block = chunked.LEAF
+    while block < min(tokens, BLOCK):
+        block *= 2
+    return block
+
+
+class _Kda(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(*inputs)
+        blocks, state = _Kda._blocks(inputs)
+        out, last = chunked.forward(*blocks, state)
+        batch, tokens = inputs[0].shape[:2]
+        return _from_blocks(out, batch, tokens), last.unflatten(0, (batch, -1))
+
+    @staticmethod
+    def _blocks(inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], Tensor]:
+        q, k, v, g, beta, state = inputs
+        dtype, block = accumulator(q.dtype), _block_width(q.shape[1])
+        blocks = [_to_blocks(x, dtype, block) for x in (q, k, v, g)]
+        blocks.append(_to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
+        return blocks, state.to(dtype).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        d_out, d_last = d_outputs
+        inputs = ctx.saved_tensors
+        blocks, state = _Kda._blocks(inputs)
+        batch, tokens = inputs[0].shape[:2]
+        d_o = _to_blocks(d_out, state.dtype, blocks[0].shape[2])
+        grads = chunked.backward(*blocks, state, d_o, d_last.to(state.dtype).flatten(0, 1))
+        token_grads = [_from_blocks(x, batch, tokens) for x in (grads.q, grads.k, grads.v, grads.g)]
+        token_grads.append(_from_blocks(grads.beta.unsqueeze(-1), batch, tokens).squeeze(-1))
+        token_grads.append(grads.state.unflatten(0, (batch, -1)))
+        return tuple(d.to(x.dtype) for d, x in zip(token_grads, inputs, strict=True))
+
+
+def kda(
+    q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, g_BTHK: Tensor, beta_BTH: Tensor, state_BHKV: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Gated delta rule over T >= 1 tokens, continuing from ``state_BHKV``.
+
+    q already carries its scale; g is the natural-log decay, -5 <= g <= 0; beta in [0, 1].
+    Computes in float32 (float64 for float64 inputs) and returns outputs [B, T, H, V] and the state
+    after the last token [B, H, K, V] in that dtype. Differentiable in all six inputs.
+    Source: arXiv 2510.26692; same result as ``reference.kda_reference``.
+    """
+    return _Kda.apply(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV)  # type: ignore[no-any-return]
