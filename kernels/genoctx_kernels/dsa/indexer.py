@@ -61,7 +61,7 @@ def select_pools(q_TID: Tensor, w_TI: Tensor, keys_JD: Tensor, first: int, pool:
     already carries the heads' scale. Scores are float32 (float64 for float64) on every path.
     """
     q, w, keys = up(q_TID) * q_TID.shape[-1] ** -0.5, up(w_TI), up(keys_JD)
-    parts = []
+    parts = [torch.empty(0, top, dtype=torch.int32, device=q.device)]
     for start in range(0, len(q), QUERY_TILE):
         q_tile, w_tile = q[start : start + QUERY_TILE], w[start : start + QUERY_TILE]
         positions = torch.arange(len(q_tile), device=q.device) + (first + start)

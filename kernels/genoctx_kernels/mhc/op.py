@@ -62,7 +62,7 @@ class _Collapse(torch.autograd.Function):
         streams, pre = ctx.saved_tensors
         d_x = d_x.to(pre.dtype)
         d_pre = torch.bmm(streams.to(pre.dtype), d_x.unsqueeze(-1)).squeeze(-1)
-        return (pre.unsqueeze(-1) * d_x.unsqueeze(1)).to(streams.dtype), d_pre
+        return torch.bmm(pre.unsqueeze(-1), d_x.unsqueeze(1)).to(streams.dtype), d_pre
 
 
 class _Project(torch.autograd.Function):
@@ -95,7 +95,7 @@ class _Mix(torch.autograd.Function):
     def forward(ctx: Any, streams_TND: Tensor, y_TD: Tensor, post_TN: Tensor, comb_TNN: Tensor) -> Tensor:
         ctx.save_for_backward(streams_TND, y_TD, post_TN, comb_TNN)
         dtype = streams_TND.dtype
-        mixed = torch.bmm(comb_TNN.to(dtype).mT, streams_TND)
+        mixed = torch.bmm(comb_TNN.to(dtype).mT.contiguous(), streams_TND)
         return mixed.addcmul_(post_TN.to(dtype).unsqueeze(-1), y_TD.unsqueeze(1))
 
     @staticmethod
@@ -124,7 +124,8 @@ def mhc_read(
     post = 2 * torch.sigmoid(scale[1] * z[:, n : 2 * n] + base[n : 2 * n])
     logits = (scale[2] * z[:, 2 * n :] + base[2 * n :]).T.contiguous().unflatten(0, (n, n))
     comb_NNT = _Sinkhorn.apply(logits, iters, hc_eps)
-    return _Collapse.apply(streams_TND, pre), post, comb_NNT.flatten(0, 1).T.unflatten(-1, (n, n))
+    comb_TNN = comb_NNT.flatten(0, 1).T.contiguous().unflatten(-1, (n, n))
+    return _Collapse.apply(streams_TND, pre), post, comb_TNN
 
 
 def mhc_mix(streams_TND: Tensor, y_TD: Tensor, post_TN: Tensor, comb_TNN: Tensor) -> Tensor:

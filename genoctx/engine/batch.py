@@ -1,0 +1,95 @@
+"""Windows side by side, as tensors, and the counts that every loss is divided by.
+
+Letters: B rows, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from genoctx.errors import InputError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch. A window longer than a chunk is streamed; rows share one length."""
+
+    tokens_BT: Tensor
+    """int64 token ids."""
+    targets_BT: Tensor
+    """int64: the id that each position predicts, negative where there is none."""
+    names: tuple[str, ...]
+    """One name per row, for errors: ``chr5:1-524288``."""
+    skip: tuple[int, ...] = ()
+    """Left-padding tokens per row; empty means none."""
+
+    def __post_init__(self) -> None:
+        if not self.skip:
+            object.__setattr__(self, "skip", (0,) * len(self.tokens_BT))
+
+    @property
+    def length(self) -> int:
+        return self.tokens_BT.shape[1]
+
+    def count_targets(self) -> int:
+        return int((self.targets_BT >= 0).sum())
+
+    def count_queries_with_pools(self, pool: int) -> int:
+        """Queries whose indexer sees at least one complete pool: the denominator of the KL."""
+        return sum(max(0, self.length - skip - (pool - 1)) for skip in self.skip)
+
+    def cut(self, start: int, end: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+        """Tokens, targets and remaining left padding of positions start..end-1."""
+        skip = tuple(min(max(0, s - start), end - start) for s in self.skip)
+        return self.tokens_BT[:, start:end], self.targets_BT[:, start:end], skip
+
+
+def refuse_without_targets(batches: Iterable[Batch]) -> None:
+    """InputError naming the first window in which nothing can be predicted."""
+    for batch in batches:
+        for name, row in zip(batch.names, batch.targets_BT, strict=True):
+            if not bool((row >= 0).any()):
+                raise InputError(
+                    f"window {name} has no base to predict: every target is N, IUPAC or masked",
+                    "cut the table again with a lower --max-n, or remove this row",
+                )
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """Weights of the objectives beside the language-model loss; 0 switches one off."""
+
+    balance: float = 0.0
+    indexer_kl: float = 0.0
+
+
+@dataclass(frozen=True)
+class Denominators:
+    """Counts over all micro-batches of one optimizer step, known before the first sweep."""
+
+    targets: int
+    queries: int
+    batches: int
+
+    @classmethod
+    def of(cls, batches: list[Batch], pool: int) -> Denominators:
+        return cls(
+            targets=sum(b.count_targets() for b in batches),
+            queries=sum(b.count_queries_with_pools(pool) for b in batches),
+            batches=len(batches),
+        )
+
+
+def bounds(length: int, chunk: int) -> list[tuple[int, int]]:
+    """Half-open chunk limits covering ``length`` tokens; the last may be shorter."""
+    return [(start, min(start + chunk, length)) for start in range(0, length, chunk)]
+
+
+def stack_rows(rows: list[tuple[Tensor, Tensor, str]]) -> Batch:
+    """A batch from (tokens, targets, name) rows of equal length."""
+    tokens, targets, names = zip(*rows, strict=True)
+    return Batch(torch.stack(tokens), torch.stack(targets), names)

@@ -1,0 +1,178 @@
+"""Exact streamed training of a window: a forward sweep without a graph, then chunks from last to first.
+
+The forward sweep keeps what enters each chunk (recurrent carries), appends latents and pooled keys
+to the window's storages and records what was selected. The backward sweep rebuilds one chunk's
+graph at a time, replays the recorded choices, and backpropagates the chunk's loss together with the
+gradients that later chunks left behind: of the leaving carry, and of this chunk's latents and
+pooled keys, which wait in the storages' gradient buffers. The last chunk needs no forward sweep,
+since nothing follows it; so a window of one chunk is ordinary backpropagation.
+
+Memory: one chunk's graph + one recurrent carry per chunk + the window's storages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from genoctx.engine.batch import Batch, Coefficients, Denominators
+from genoctx.model.carry import Aux, Carry, Choices, DsaCarry, Storage
+from genoctx.model.hybrid import Hybrid, Output
+from genoctx_kernels.loss import linear_cross_entropy
+from genoctx_kernels.numerics import accumulator
+
+Bounds = list[tuple[int, int]]
+
+
+@dataclass
+class Losses:
+    """Sums over one or more windows; float64 on the host, divided once by the reader."""
+
+    nats: float = 0.0
+    targets: int = 0
+    balance: float = 0.0
+    """Weighted balance loss, already divided."""
+    indexer_kl: float = 0.0
+    """Weighted indexer KL, already divided."""
+
+    def __iadd__(self, other: Losses) -> Losses:
+        self.nats += other.nats
+        self.targets += other.targets
+        self.balance += other.balance
+        self.indexer_kl += other.indexer_kl
+        return self
+
+
+@dataclass
+class Tape:
+    """What the forward sweep leaves for the backward sweep."""
+
+    carries: list[Carry]
+    """What enters each chunk, one entry per chunk."""
+    choices: list[tuple[Choices | None, ...] | None] = field(default_factory=list)
+    """Per chunk and layer; None for the last chunk, which chooses in the backward sweep."""
+    router_counts: Tensor | None = None
+    router_rows: int = 0
+
+    def storages(self) -> Iterator[tuple[Storage, Storage]]:
+        """(latents, pooled keys) of every DSA layer and row."""
+        for carry in self.carries[-1]:
+            if isinstance(carry, DsaCarry):
+                for row in carry.rows:
+                    yield row.latents.storage, row.keys.storage
+
+    def count_routing(self, aux: tuple[Aux, ...]) -> None:
+        for layer in aux:
+            if layer.router_counts is not None:
+                seen = layer.router_counts
+                self.router_counts = seen if self.router_counts is None else self.router_counts + seen
+                self.router_rows += layer.router_rows
+
+
+@torch.no_grad()
+def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds) -> Tape:
+    """Walk all chunks but the last, keeping what the backward sweep needs."""
+    tape = Tape([model.initial_carry(len(batch.tokens_BT), batch.length)])
+    for start, end in bounds[:-1]:
+        tokens, _, skip = batch.cut(start, end)
+        out = model(tokens, tape.carries[-1], skip=skip)
+        tape.carries.append(out.carry)
+        tape.choices.append(out.choices)
+        tape.count_routing(out.aux)
+    tape.choices.append(None)
+    return tape
+
+
+def _open_gradients(tape: Tape, with_keys: bool) -> None:
+    """Zeroed d-latent (and d-key) buffers; pooled keys are only replayed where the KL needs them."""
+    for latents, keys in tape.storages():
+        for storage in (latents, keys) if with_keys else (latents,):
+            storage.gradient = torch.zeros_like(storage.rows, dtype=accumulator(storage.rows.dtype))
+
+
+def _seal(tape: Tape) -> None:
+    for latents, keys in tape.storages():
+        latents.sealed = keys.sealed = True
+
+
+def _attach(carry: Carry) -> tuple[Carry, list[Tensor]]:
+    """The same carry as leaves of a new graph."""
+    leaves: list[Tensor] = []
+    attached = []
+    for layer in carry:
+        fresh = tuple(t.detach().requires_grad_() for t in layer.tensors())
+        leaves.extend(fresh)
+        attached.append(layer.replaced(fresh))
+    return tuple(attached), leaves
+
+
+def _objective(
+    model: Hybrid, out: Output, targets: Tensor, tape: Tape, weights: Coefficients, per: Denominators
+) -> tuple[Tensor, Losses]:
+    """This chunk's share of the step's loss (float64 scalar) and its parts."""
+    nats = linear_cross_entropy(out.hidden.flatten(0, 1), model.lm_head.weight, targets.flatten())
+    losses = Losses(nats=nats.item(), targets=int((targets >= 0).sum()))
+    total = nats / per.targets
+    if weights.balance and tape.router_counts is not None:
+        share = tape.router_counts.double() / tape.router_rows
+        probs = torch.stack([a.router_probs for a in out.aux if a.router_probs is not None]).sum(0).double()
+        balance = (weights.balance / per.batches) * len(share) * (share * probs / tape.router_rows).sum()
+        total, losses.balance = total + balance, balance.item()
+    kls = [a.kl for a in out.aux if a.kl is not None]
+    if weights.indexer_kl and kls and per.queries:
+        kl = torch.stack(kls).sum() * (weights.indexer_kl / per.queries)
+        total, losses.indexer_kl = total + kl, kl.item()
+    return total, losses
+
+
+def backward_sweep(
+    model: Hybrid, batch: Batch, bounds: Bounds, tape: Tape, weights: Coefficients, per: Denominators
+) -> Losses:
+    """Chunks from last to first; adds parameter gradients into ``.grad``. The tape is used up."""
+    _open_gradients(tape, with_keys=weights.indexer_kl > 0)
+    losses = Losses()
+    leaving: list[Tensor | None] | None = None
+    for start, end in reversed(bounds):
+        tokens, targets, skip = batch.cut(start, end)
+        carry, leaves = _attach(tape.carries.pop())
+        choices = tape.choices.pop()
+        out = model(tokens, carry, skip=skip, choices=choices)
+        if leaving is None:  # the last chunk: only now is everything counted and stored
+            tape.carries.append(out.carry)
+            _seal(tape)
+            tape.carries.pop()
+            tape.count_routing(out.aux)
+        total, part = _objective(model, out, targets, tape, weights, per)
+        losses += part
+        _backpropagate(total, out.carry, leaving)
+        leaving = [leaf.grad for leaf in leaves]
+    return losses
+
+
+def _backpropagate(total: Tensor, carry: Carry, leaving: list[Tensor | None] | None) -> None:
+    roots, gradients = [total], [torch.ones_like(total)]
+    tensors = [t for layer in carry for t in layer.tensors()]
+    for tensor, gradient in zip(tensors, leaving or [None] * len(tensors), strict=True):
+        if gradient is not None and tensor.requires_grad:
+            roots.append(tensor)
+            gradients.append(gradient)
+    torch.autograd.backward(roots, gradients)
+
+
+def train_window(model: Hybrid, batch: Batch, bounds: Bounds, weights: Coefficients, per: Denominators) -> Losses:
+    """Both sweeps over one micro-batch: gradients of its share of the step's loss, added to ``.grad``."""
+    return backward_sweep(model, batch, bounds, forward_sweep(model, batch, bounds), weights, per)
+
+
+@torch.no_grad()
+def walk(model: Hybrid, batch: Batch, bounds: Bounds) -> Iterator[tuple[int, int, Tensor]]:
+    """Chunk by chunk, one pass, no graph: (start, end, final hidden states [B, T, D])."""
+    carry = model.initial_carry(len(batch.tokens_BT), batch.length)
+    for start, end in bounds:
+        tokens, _, skip = batch.cut(start, end)
+        out = model(tokens, carry, skip=skip)
+        carry = out.carry
+        yield start, end, out.hidden
