@@ -12,7 +12,7 @@ Memory: one chunk's graph + one recurrent carry per chunk + the window's storage
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -25,6 +25,13 @@ from genoctx_kernels.loss import linear_cross_entropy
 from genoctx_kernels.numerics import accumulator
 
 Bounds = list[tuple[int, int]]
+OnChunk = Callable[[int, str], None]
+"""Called after every chunk with its number of tokens and the sweep's name; may raise to stop."""
+
+
+def quiet(tokens: int, sweep: str) -> None:
+    """An ``OnChunk`` that does nothing."""
+    del tokens, sweep
 
 
 @dataclass
@@ -64,6 +71,15 @@ class Tape:
                 for row in carry.rows:
                     yield row.latents.storage, row.keys.storage
 
+    def held_bytes(self) -> int:
+        """Bytes of everything kept for the window: storages, their gradients to come, carries, ids."""
+        rows = [s.rows for pair in self.storages() for s in pair]
+        gradients = [latents.rows.numel() * accumulator(latents.rows.dtype).itemsize for latents, _ in self.storages()]
+        carried = [t for carry in self.carries for layer in carry for t in layer.tensors()]
+        layers = [layer for chunk in self.choices if chunk for layer in chunk if layer]
+        ids = [t for layer in layers for t in (*(layer.pools or ()), layer.experts) if t is not None]
+        return sum(gradients) + sum(t.nbytes for t in (*rows, *carried, *ids))
+
     def count_routing(self, aux: tuple[Aux, ...]) -> None:
         for layer in aux:
             if layer.router_counts is not None:
@@ -73,7 +89,7 @@ class Tape:
 
 
 @torch.no_grad()
-def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds) -> Tape:
+def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds, on_chunk: OnChunk = quiet) -> Tape:
     """Walk all chunks but the last, keeping what the backward sweep needs."""
     tape = Tape([model.initial_carry(len(batch.tokens_BT), batch.length)])
     for start, end in bounds[:-1]:
@@ -82,6 +98,7 @@ def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds) -> Tape:
         tape.carries.append(out.carry)
         tape.choices.append(out.choices)
         tape.count_routing(out.aux)
+        on_chunk(tokens.numel(), "forward")
     tape.choices.append(None)
     return tape
 
@@ -129,7 +146,13 @@ def _objective(
 
 
 def backward_sweep(
-    model: Hybrid, batch: Batch, bounds: Bounds, tape: Tape, weights: Coefficients, per: Denominators
+    model: Hybrid,
+    batch: Batch,
+    bounds: Bounds,
+    tape: Tape,
+    weights: Coefficients,
+    per: Denominators,
+    on_chunk: OnChunk = quiet,
 ) -> Losses:
     """Chunks from last to first; adds parameter gradients into ``.grad``. The tape is used up."""
     _open_gradients(tape, with_keys=weights.indexer_kl > 0)
@@ -149,6 +172,7 @@ def backward_sweep(
         losses += part
         _backpropagate(total, out.carry, leaving)
         leaving = [leaf.grad for leaf in leaves]
+        on_chunk(tokens.numel(), "backward")
     return losses
 
 
@@ -162,9 +186,17 @@ def _backpropagate(total: Tensor, carry: Carry, leaving: list[Tensor | None] | N
     torch.autograd.backward(roots, gradients)
 
 
-def train_window(model: Hybrid, batch: Batch, bounds: Bounds, weights: Coefficients, per: Denominators) -> Losses:
+def train_window(
+    model: Hybrid,
+    batch: Batch,
+    bounds: Bounds,
+    weights: Coefficients,
+    per: Denominators,
+    on_chunk: OnChunk = quiet,
+) -> Losses:
     """Both sweeps over one micro-batch: gradients of its share of the step's loss, added to ``.grad``."""
-    return backward_sweep(model, batch, bounds, forward_sweep(model, batch, bounds), weights, per)
+    tape = forward_sweep(model, batch, bounds, on_chunk)
+    return backward_sweep(model, batch, bounds, tape, weights, per, on_chunk)
 
 
 @torch.no_grad()

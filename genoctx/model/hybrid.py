@@ -83,11 +83,6 @@ class Hybrid(nn.Module):
         return Output(hidden, tuple(carries), tuple(made), tuple(aux))
 
 
-def count_parameters(model: nn.Module) -> int:
-    """All stored numbers of the text model, the router's correction bias included."""
-    return sum(p.numel() for p in model.parameters())
-
-
 def build(
     config: ModelConfig,
     *,

@@ -1,0 +1,46 @@
+"""A checkpoint directory: hub-layout weights, optimizer moments, and the integers of the loop."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from genoctx.engine.optimizer import Optimizer
+from genoctx.errors import InputError
+from genoctx.model.hybrid import Hybrid
+from genoctx.model.weights import load_weights, save_weights
+
+OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """Where a run stands; all a resume needs beside the tensors."""
+
+    step: int
+    bases: int
+    """Targets trained on so far."""
+    schema: int = 1
+
+
+def write_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer, state: LoopState) -> None:
+    """Fill an existing, empty directory; the caller renames it into place when this returns."""
+    save_weights(model, directory)
+    save_file({n: t.contiguous().clone() for n, t in optimizer.state()}, directory / OPTIMIZER_FILE)
+    (directory / STATE_FILE).write_text(json.dumps(asdict(state)) + "\n")
+
+
+def read_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer) -> LoopState:
+    """Put weights and moments back; InputError names the file that is missing or broken."""
+    load_weights(model, directory)
+    remedy = "remove this checkpoint to go on from the one before, or start over with --fresh"
+    try:
+        optimizer.load_state(load_file(directory / OPTIMIZER_FILE))
+        raw = json.loads((directory / STATE_FILE).read_text())
+        return LoopState(step=int(raw["step"]), bases=int(raw["bases"]), schema=int(raw["schema"]))
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
+        raise InputError(f"checkpoint {directory} cannot be read: {error}", remedy) from error

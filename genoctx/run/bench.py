@@ -1,0 +1,184 @@
+"""``genoctx bench length``: one exact training step on real windows of growing length, one process each.
+
+Every length runs in a process of its own, so that its peak resident memory is its own. The figures
+are of one machine and one run; compare ratios, not seconds, across machines.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from genoctx.errors import GenoctxError, InputError
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """One training step of one window: both sweeps and the optimizer."""
+
+    context: int
+    chunk: int
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    tokens_per_s: float
+    peak_bytes: int
+    """Peak resident memory of the process."""
+    base_bytes: int
+    """Resident memory with the model built and the window read, before the step."""
+    cache_bytes: int
+    """Latents, d-latents, pooled keys, pool and expert ids, and carries of the window."""
+    graph_bytes: int
+    """Largest sum of tensors saved for backward by one chunk: the part that must not grow."""
+    nats_per_base: float
+
+
+def peak_resident_bytes() -> int:
+    """High-water mark of this process (Linux counts it in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def run_length(
+    store: Path, contig: str, start: int, context: int, preset: str, chunk: int, threads: int
+) -> LengthResult:
+    """Measure one length in a fresh process; GenoctxError with its last words when it dies."""
+    arguments = [str(store), contig, str(start), str(context), preset, str(chunk), str(threads)]
+    done = subprocess.run(
+        [sys.executable, "-m", "genoctx.run.bench", *arguments], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        reason = "it was killed, most likely for memory" if done.returncode < 0 else "see its message above"
+        raise GenoctxError(
+            f"the step at {context:,} bases ended with status {done.returncode}: {reason}", "give a smaller --chunk"
+        )
+    return LengthResult(**json.loads(done.stdout))
+
+
+class _GraphMeter:
+    """Counts the bytes autograd keeps for one chunk's backward, each storage once."""
+
+    def __init__(self) -> None:
+        self.largest = 0
+        self._seen: dict[int, int] = {}
+
+    def hooks(self) -> AbstractContextManager[Any]:
+        import torch
+
+        return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
+
+    def _pack(self, tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        self._seen[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    def end_of_chunk(self) -> None:
+        self.largest = max(self.largest, sum(self._seen.values()))
+        self._seen.clear()
+
+
+def measure_step(
+    store: Path, contig: str, start: int, context: int, preset: str, chunk: int, threads: int
+) -> LengthResult:
+    """One training step of a freshly drawn ``preset`` on ``contig:start-(start+context)`` in this process."""
+    import torch
+
+    from genoctx.config import preset_model
+    from genoctx.engine.allocator import keep_freed_memory
+    from genoctx.engine.batch import Coefficients, Denominators, bounds
+    from genoctx.engine.optimizer import AdamWSettings, Optimizer
+    from genoctx.engine.stream import backward_sweep, forward_sweep
+    from genoctx.model.hybrid import build
+
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    model = build(preset_model(preset), seed=0)
+    optimizer = Optimizer(model, AdamWSettings())
+    batch = _window(store, contig, start, context, model.config.vocab_size)
+    limits, per = bounds(context, chunk), Denominators.of([batch], model.config.index_kpool)
+    base, meter, report = peak_resident_bytes(), _GraphMeter(), _progress(context)
+
+    begin = time.perf_counter()
+    tape = forward_sweep(model, batch, limits, report)
+    forward = time.perf_counter()
+    cache = tape.held_bytes()
+
+    def after_chunk(tokens: int, sweep: str) -> None:
+        meter.end_of_chunk()
+        report(tokens, sweep)
+
+    with meter.hooks():
+        losses = backward_sweep(model, batch, limits, tape, Coefficients(), per, after_chunk)
+    backward = time.perf_counter()
+    optimizer.step(1e-3, optimizer.grad_norm())
+    end = time.perf_counter()
+    return LengthResult(
+        context=context,
+        chunk=chunk,
+        forward_s=forward - begin,
+        backward_s=backward - forward,
+        optimizer_s=end - backward,
+        tokens_per_s=context / (end - begin),
+        peak_bytes=peak_resident_bytes(),
+        base_bytes=base,
+        cache_bytes=cache,
+        graph_bytes=meter.largest,
+        nats_per_base=losses.nats / losses.targets,
+    )
+
+
+def _window(store: Path, contig: str, start: int, context: int, vocabulary: int) -> Any:
+    import torch
+
+    from genoctx.engine.batch import Batch, refuse_without_targets
+    from genoctx.genome.codec import Codec
+    from genoctx.genome.store import GenomeStore
+
+    opened = GenomeStore.open(store)
+    if start + context > opened.contig(contig).length:
+        raise InputError(
+            f"{contig}:{start + 1}-{start + context} reaches past its end ({opened.contig(contig).length:,} bases)",
+            "give a smaller --contexts or --start",
+        )
+    codes, codec = opened.codes(contig, start, start + context), Codec.for_vocab(vocabulary)
+    tokens, targets = torch.from_numpy(codec.encode(codes)), torch.from_numpy(codec.targets(codes))
+    batch = Batch(tokens.unsqueeze(0), targets.unsqueeze(0), (f"{contig}:{start + 1}-{start + context}",))
+    refuse_without_targets([batch])
+    return batch
+
+
+def _progress(context: int) -> Callable[[int, str], None]:
+    """A plain line on stderr every half minute: these steps can take long."""
+    state = {"sweep": "", "tokens": 0, "last": time.monotonic()}
+
+    def report(tokens: int, sweep: str) -> None:
+        if sweep != state["sweep"]:
+            state.update(sweep=sweep, tokens=0)
+        state["tokens"] += tokens  # type: ignore[operator]
+        if time.monotonic() - state["last"] > 30:  # type: ignore[operator]
+            state["last"] = time.monotonic()
+            print(f"{context:,}: {sweep} sweep {state['tokens']:,} of {context:,} tokens", file=sys.stderr)
+
+    return report
+
+
+def _main(argv: list[str]) -> None:
+    store, contig, start, context, preset, chunk, threads = argv
+    try:
+        result = measure_step(Path(store), contig, int(start), int(context), preset, int(chunk), int(threads))
+    except GenoctxError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    print(json.dumps(asdict(result)))
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
