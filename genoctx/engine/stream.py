@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from genoctx.engine.batch import Batch, Coefficients, Denominators
-from genoctx.model.carry import Aux, Carry, Choices, DsaCarry, Storage
+from genoctx.engine.homes import Slabs
+from genoctx.model.carry import Aux, Carry, Choices, DsaCarry, LayerCarry, Storage
 from genoctx.model.hybrid import Hybrid, Output
 from genoctx_kernels.loss import linear_cross_entropy
 from genoctx_kernels.numerics import accumulator
@@ -59,10 +60,14 @@ class Tape:
 
     carries: list[Carry]
     """What enters each chunk, one entry per chunk."""
+    chunks: int
+    tokens: int
+    """Per row, padding included."""
     choices: list[tuple[Choices | None, ...] | None] = field(default_factory=list)
     """Per chunk and layer; None for the last chunk, which chooses in the backward sweep."""
     router_counts: Tensor | None = None
     router_rows: int = 0
+    slabs: Slabs = field(default_factory=Slabs)
 
     def storages(self) -> Iterator[tuple[Storage, Storage]]:
         """(latents, pooled keys) of every DSA layer and row."""
@@ -71,14 +76,40 @@ class Tape:
                 for row in carry.rows:
                     yield row.latents.storage, row.keys.storage
 
+    def record(self, out: Output) -> None:
+        """Keep what leaves one chunk: carries and choices move into slabs of exact size."""
+        self.carries.append(tuple(self._kept_carry(i, layer) for i, layer in enumerate(out.carry)))
+        self.choices.append(tuple(self._kept_choices(i, layer) for i, layer in enumerate(out.choices)))
+        self.count_routing(out.aux)
+
+    def _kept_carry(self, layer: int, carry: LayerCarry) -> LayerCarry:
+        if isinstance(carry, DsaCarry):
+            return carry  # its prefixes live in storages; the open pool is a handful of rows
+        tensors = enumerate(carry.tensors())
+        return carry.replaced(tuple(self.slabs.put((layer, i), t, self.chunks * t.numel()) for i, t in tensors))
+
+    def _kept_choices(self, layer: int, choices: Choices | None) -> Choices | None:
+        if choices is None:
+            return None
+        pools, experts = choices.pools, choices.experts
+        if pools is not None:
+            rows = enumerate(pools)
+            pools = tuple(self.slabs.put((layer, "pools", b), t, self.tokens * t.shape[1]) for b, t in rows)
+        if experts is not None:
+            total = self.tokens * self.batch_rows * experts.shape[1]
+            experts = self.slabs.put((layer, "experts"), experts, total)
+        return Choices(pools, experts)
+
+    @property
+    def batch_rows(self) -> int:
+        first = self.carries[0][0]
+        return len(first.rows) if isinstance(first, DsaCarry) else len(first.state)
+
     def held_bytes(self) -> int:
-        """Bytes of everything kept for the window: storages, their gradients to come, carries, ids."""
+        """Bytes of everything kept for the window: storages, the d-latents to come, carries, ids."""
         rows = [s.rows for pair in self.storages() for s in pair]
         gradients = [latents.rows.numel() * accumulator(latents.rows.dtype).itemsize for latents, _ in self.storages()]
-        carried = [t for carry in self.carries for layer in carry for t in layer.tensors()]
-        layers = [layer for chunk in self.choices if chunk for layer in chunk if layer]
-        ids = [t for layer in layers for t in (*(layer.pools or ()), layer.experts) if t is not None]
-        return sum(gradients) + sum(t.nbytes for t in (*rows, *carried, *ids))
+        return self.slabs.nbytes + sum(gradients) + sum(t.nbytes for t in rows)
 
     def count_routing(self, aux: tuple[Aux, ...]) -> None:
         for layer in aux:
@@ -91,13 +122,12 @@ class Tape:
 @torch.no_grad()
 def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds, on_chunk: OnChunk = quiet) -> Tape:
     """Walk all chunks but the last, keeping what the backward sweep needs."""
-    tape = Tape([model.initial_carry(len(batch.tokens_BT), batch.length)])
+    start_carry = model.initial_carry(len(batch.tokens_BT), batch.length)
+    tape = Tape([start_carry], chunks=len(bounds), tokens=batch.length)
     for start, end in bounds[:-1]:
         tokens, _, skip = batch.cut(start, end)
         out = model(tokens, tape.carries[-1], skip=skip)
-        tape.carries.append(out.carry)
-        tape.choices.append(out.choices)
-        tape.count_routing(out.aux)
+        tape.record(out)
         on_chunk(tokens.numel(), "forward")
     tape.choices.append(None)
     return tape
