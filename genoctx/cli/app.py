@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -87,7 +88,9 @@ def as_genoctx_error(error: BaseException) -> GenoctxError | None:
     """``error`` in our own terms, or None if nobody foresaw it."""
     if isinstance(error, GenoctxError):
         return error
-    if hasattr(error, "format_message"):  # click's and typer's own: their common base has moved between versions
+    if hasattr(
+        error, "format_message"
+    ):  # click's and typer's own: their common base has moved between versions
         return _usage(error)
     if isinstance(error, OSError) and error.errno in _FULL:
         where = f" while writing {error.filename}" if error.filename else ""
@@ -116,7 +119,9 @@ def _unexpected(error: BaseException, console: Console) -> GenoctxError:
     message = f"unexpected {type(error).__name__}" + (f": {text[0]}" if text else "")
     if console.verbosity >= 2:
         return GenoctxError(message)
-    with tempfile.NamedTemporaryFile("w", prefix="genoctx-", suffix=".log", delete=False, encoding="utf-8") as log:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="genoctx-", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
         log.write(f"{' '.join(sys.argv)}\n")
         traceback.print_exception(error, file=log)
     return GenoctxError(message, f"the traceback is in {log.name}; -vv prints it here")
@@ -124,7 +129,5 @@ def _unexpected(error: BaseException, console: Console) -> GenoctxError:
 
 def _silence_stdout() -> None:
     """Keep the interpreter's last flush from complaining about the closed pipe again."""
-    try:
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (OSError, ValueError):
-        pass

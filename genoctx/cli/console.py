@@ -22,8 +22,6 @@ from genoctx.errors import GenoctxError
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
-COLOR_CHOICES = ("auto", "always", "never")
-
 
 class Console:
     """Where a verb prints. Attributes may be set; ``get_console()`` hands out the current one."""

@@ -8,10 +8,16 @@ from typing import Annotated
 import typer
 
 import genoctx
-from genoctx.cli.console import COLOR_CHOICES, get_console
+from genoctx.cli.console import get_console
 from genoctx.cli.verbs import GLOBAL_PANEL
 
-Color = enum.StrEnum("Color", COLOR_CHOICES)
+
+class Color(enum.StrEnum):
+    """When stderr is coloured; ``auto``: on a terminal, unless NO_COLOR is set."""
+
+    auto = "auto"
+    always = "always"
+    never = "never"
 
 
 def _version(ctx: typer.Context, value: bool) -> None:
@@ -59,7 +65,9 @@ def global_options(
     ] = False,
     quiet: Annotated[
         bool,
-        typer.Option("--quiet", "-q", callback=_quiet, rich_help_panel=GLOBAL_PANEL, help="Warnings and errors only."),
+        typer.Option(
+            "--quiet", "-q", callback=_quiet, rich_help_panel=GLOBAL_PANEL, help="Warnings and errors only."
+        ),
     ] = False,
     verbose: Annotated[
         int,
@@ -75,15 +83,21 @@ def global_options(
     ] = 0,
     color: Annotated[
         Color | None,
-        typer.Option("--color", callback=_color, rich_help_panel=GLOBAL_PANEL, help="Colour on stderr; default auto."),
+        typer.Option(
+            "--color", callback=_color, rich_help_panel=GLOBAL_PANEL, help="Colour on stderr; default auto."
+        ),
     ] = None,
     json: Annotated[
         bool,
-        typer.Option("--json", callback=_json, rich_help_panel=GLOBAL_PANEL, help="One JSON object on stdout."),
+        typer.Option(
+            "--json", callback=_json, rich_help_panel=GLOBAL_PANEL, help="One JSON object on stdout."
+        ),
     ] = False,
     no_progress: Annotated[
         bool,
-        typer.Option("--no-progress", callback=_no_progress, rich_help_panel=GLOBAL_PANEL, help="No progress lines."),
+        typer.Option(
+            "--no-progress", callback=_no_progress, rich_help_panel=GLOBAL_PANEL, help="No progress lines."
+        ),
     ] = False,
 ) -> None:
     """Teach a language model to read a genome half a million to a million bases at a time.

@@ -31,12 +31,20 @@ class Verb:
 VERBS = {
     verb.name: verb
     for verb in (
-        Verb("ingest", "Data", "Read reference genomes (FASTA, bgzip, GenBank) into a genome store.", "ingest"),
+        Verb(
+            "ingest",
+            "Data",
+            "Read reference genomes (FASTA, plain or compressed) into a genome store.",
+            "ingest",
+        ),
         Verb("windows", "Data", "Cut a store into training and held-out windows, as a BED table.", "windows"),
         Verb("show", "Data", "Describe anything: a store, a window table, a preset, a run.", "show"),
         Verb("train", "Model", "Fine-tune on the windows. Resumes if the run exists.", "train"),
         Verb("eval", "Model", "Held-out loss of a checkpoint; writes a ledger, not an average.", "evaluate"),
-        Verb("report", "Model", "Tables, HTML and JSON from one or two ledgers.", "report"),
+        Verb("report", "Model", "Tables of held-out loss from one or two ledgers.", "report"),
+        Verb(
+            "bench", "Check", "Measure this machine: time and memory of a step at growing lengths.", "bench"
+        ),
         Verb("doctor", "Check", "What this machine can run, and which kernels are in use.", "doctor"),
     )
 }

@@ -14,7 +14,7 @@ from genoctx_kernels.numerics import up
 from genoctx_kernels.topk import best_columns
 
 QUERY_TILE = 256
-POOL_TILE = 2048
+POOL_TILE = 2048  # a multiple of GROUP
 GROUP = 16  # pools whose best score decides whether any of them is looked at
 
 

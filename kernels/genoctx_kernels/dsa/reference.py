@@ -60,7 +60,7 @@ def kl_reference(scores_TJ: Tensor, probs_THS: Tensor, support_TJ: Tensor, pool:
     pools = scores_TJ.shape[1]
     mass = probs_THS.detach().sum(1)[:, : pools * pool].unflatten(-1, (pools, pool)).sum(-1)
     mass = mass.masked_fill(~support_TJ, 0.0)
-    total = scores_TJ.new_zeros(())
+    total = 0 * scores_TJ.sum()  # a graph even when no query sees a pool
     for t in torch.nonzero(support_TJ.any(1)).squeeze(1).tolist():
         support = support_TJ[t]
         p = mass[t, support] / mass[t, support].sum()

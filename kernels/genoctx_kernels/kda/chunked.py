@@ -7,10 +7,9 @@ state S0 (equations derived in kernels/README.md, "KDA"):
     U = (I + A)^{-1} Diag(beta) (V - K+ S0)             O  = Q+ S0 + P U
     S1 = Diag(e^{G_C}) S0 + K-^T U                      K+ = k e^G, Q+ = q e^G, K- = k e^{G_C - G}
 
-e^{-G} is never formed: G reaches -5 C. A block is split in halves again and again; entries between
-a right and a left half are anchored at the border, so both exponents are <= 0. The last squares of
-LEAF tokens are anchored at their middle row: exponents stay within +-LEAF/2 * 5 = 40, far from the
-float32 limit of 88, and entries above the diagonal are dropped after the product.
+e^{-G} is never formed: G reaches -5 C. A block is split in halves again and again, down to single
+tokens; entries between a right and a left half are anchored at the border, so every exponent is
+<= 0 and depends on no token after its row: later tokens change no bit of an earlier output.
 
 Letters: M = batch*heads, N blocks, C tokens per block, K key width, V value width.
 """
@@ -22,8 +21,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-LEAF = 16
 
 
 class Gradients(NamedTuple):
@@ -68,13 +65,6 @@ def _halves(x: Tensor, half: int) -> tuple[Tensor, Tensor]:
     return paired[..., 0, :, :], paired[..., 1, :, :]
 
 
-def _leaf_factors(cum_MNCK: Tensor) -> tuple[Tensor, Tensor]:
-    """e^{G - G_mid} and e^{G_mid - G} for every leaf square, [..., C/LEAF, LEAF, K]."""
-    leaf = cum_MNCK.unflatten(-2, (-1, min(LEAF, cum_MNCK.shape[-2])))
-    mid = leaf[..., leaf.shape[-2] // 2, :].unsqueeze(-2)
-    return (leaf - mid).exp(), (mid - leaf).exp()
-
-
 def _border_factors(cum_MNCK: Tensor, half: int) -> tuple[Tensor, Tensor]:
     """Row factor of the right halves and column factor of the left ones, anchored at the border."""
     left, right = _halves(cum_MNCK, half)
@@ -83,13 +73,8 @@ def _border_factors(cum_MNCK: Tensor, half: int) -> tuple[Tensor, Tensor]:
 
 
 def _levels(block: int) -> list[int]:
-    """Half widths of the tree of squares above the leaves: block/2, block/4, ..., LEAF."""
-    halves = []
-    half = block // 2
-    while half >= LEAF:
-        halves.append(half)
-        half //= 2
-    return halves
+    """Half widths of the tree of squares: block/2, block/4, ..., 1."""
+    return [1 << i for i in reversed(range(block.bit_length() - 1))]
 
 
 def _diagonal(x_MNCC: Tensor, width: int) -> Tensor:
@@ -113,11 +98,7 @@ def _score_matrices(q: Tensor, k: Tensor, cum: Tensor) -> tuple[Tensor, Tensor]:
         left, _ = _halves(k, half)
         _, right = _halves(rows, half)
         _corner(out, half).copy_((right * row) @ (left * col).mT)
-    row, col = _leaf_factors(cum)
-    width = row.shape[-2]
-    leaf = (rows.unflatten(-2, (-1, width)) * row) @ (k.unflatten(-2, (-1, width)) * col).mT
-    _diagonal(out[0], width).copy_(leaf[0].tril())
-    _diagonal(out[1], width).copy_(leaf[1].tril(-1))
+    out[0].diagonal(dim1=-2, dim2=-1).copy_((q * k).sum(-1))
     return out[1], out[0]
 
 
@@ -133,12 +114,9 @@ def _score_gradients(dp: Tensor, da: Tensor, b: Blocks) -> tuple[Tensor, Tensor,
         corner = _corner(grads, half)
         _halves(d_rows, half)[1].add_((corner @ (left * col)) * row)
         _halves(d_cols, half)[0].add_((corner.mT @ (right * row)).sum(0) * col)
-    row, col = _leaf_factors(b.cum_MNCK)
-    width = row.shape[-2]
-    square = _diagonal(grads, width)
-    k_leaf, rows_leaf = b.k_MNCK.unflatten(-2, (-1, width)), rows.unflatten(-2, (-1, width))
-    d_rows.unflatten(-2, (-1, width)).add_((square @ (k_leaf * col)) * row)
-    d_cols.unflatten(-2, (-1, width)).add_((square.mT @ (rows_leaf * row)).sum(0) * col)
+    own = dp.diagonal(dim1=-2, dim2=-1).unsqueeze(-1)
+    d_rows[0] += own * b.k_MNCK
+    d_cols += own * b.q_MNCK
     return d_rows[0], d_rows[1], d_cols
 
 

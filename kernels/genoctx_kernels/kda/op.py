@@ -32,8 +32,8 @@ def _from_blocks(x_MNCD: Tensor, batch: int, tokens: int) -> Tensor:
 
 
 def _block_width(tokens: int) -> int:
-    """BLOCK, or the smallest power of two >= LEAF that holds a shorter piece."""
-    block = chunked.LEAF
+    """BLOCK, or the smallest power of two that holds a shorter piece."""
+    block = 1
     while block < min(tokens, BLOCK):
         block *= 2
     return block

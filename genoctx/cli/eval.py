@@ -1,0 +1,77 @@
+"""``genoctx eval``: score held-out windows with a checkpoint, into a ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genoctx.cli.console import get_console
+from genoctx.errors import CheckFailed, InputError, UsageError
+
+
+def evaluate(
+    model: Annotated[
+        Path, typer.Argument(metavar="CKPT|RUN", help="Checkpoint directory (hub layout), or a run: its newest.")
+    ],
+    windows: Annotated[Path, typer.Option("--windows", metavar="TABLE.bed", help="Window table.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where ledger.npz goes.")],
+    split: Annotated[str, typer.Option("--split", help="Split to score.")] = "holdout",
+    store: Annotated[
+        Path | None, typer.Option("--store", help="Genome store; default: the one the table names.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Score at most N windows; 0 scores all.")] = 0,
+    chunk: Annotated[str, typer.Option("--chunk", help="Tokens per chunk.")] = "4k",
+    dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float64.")] = "float32",
+    threads: Annotated[int, typer.Option("--threads", help="CPU threads; 0 takes all.")] = 0,
+    fail_above: Annotated[
+        float | None, typer.Option("--fail-above", metavar="BITS", help="Exit 3 if bits/base over ACGT exceed this.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the ledger that is there.")] = False,
+) -> None:
+    """Held-out loss, chunk by chunk in one pass. Writes a ledger, not an average: see `genoctx report`."""
+    from genoctx.genome.window_table import read_table
+    from genoctx.run.rundir import checkpoint_step, latest_checkpoint
+    from genoctx.sizes import parse_size
+
+    console = get_console()
+    if (output / "ledger.npz").exists() and not force:
+        raise UsageError(f"{output / 'ledger.npz'} exists", "give another -o, or --force to replace it")
+    if dtype not in ("float32", "bfloat16", "float64"):
+        raise UsageError(f"--dtype {dtype!r} is unknown", "use float32, bfloat16 or float64")
+    directory = model if (model / "config.json").exists() else latest_checkpoint(model)
+    if directory is None or not directory.is_dir():
+        raise InputError(
+            f"{model} is neither a checkpoint (no config.json) nor a run with one",
+            "give RUN/checkpoints/step-..., a hub directory, or a run that has saved",
+        )
+    step = checkpoint_step(directory) if directory.name.startswith("step-") else 0
+    place = store or Path(str(read_table(windows).header["store"]))
+
+    import torch
+
+    from genoctx.model.weights import load_model
+    from genoctx.run.data import open_data, windows_of
+    from genoctx.run.evaluate import evaluate as score
+    from genoctx.run.train import prepare_machine
+
+    prepare_machine(threads)
+    loaded = load_model(directory, dtype=getattr(torch, dtype))
+    data = open_data(place, windows, loaded.config.vocab_size)
+    chosen = windows_of(data, split, limit)
+    ledger = score(loaded, data, chosen, chunk=parse_size(chunk), step=step, out=output, monitor=console)
+    sums = ledger.totals()
+    console.info(f"next: genoctx report {output}")
+    if console.json:
+        console.emit(
+            {
+                "ledger": str(output / "ledger.npz"),
+                "bits_full": sums.bits_full,
+                "bits_acgt": sums.bits_acgt,
+                "scored_bases": sums.count,
+                "windows": sums.windows,
+            }
+        )
+    if fail_above is not None and sums.bits_acgt > fail_above:
+        raise CheckFailed(f"{sums.bits_acgt:.4f} bits/base exceed --fail-above {fail_above}", "see genoctx report")

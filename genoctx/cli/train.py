@@ -1,0 +1,76 @@
+"""``genoctx train``: fine-tune on the training windows of a table, resuming by itself."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from genoctx.cli.console import get_console
+from genoctx.errors import UsageError
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
+
+
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to train, on what.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Run directory.")],
+    preset: Annotated[str | None, typer.Option("--preset", help="Model and defaults beneath the file.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="K=V", help="Override one key, e.g. optim.lr=1e-4.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Same as --set train.steps=N.")] = None,
+    max_time: Annotated[str, typer.Option("--max-time", help="Save and exit 75 after this long: 90m, 2h.")] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: remove the run that is there.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print where each value came from, and stop.")] = False,
+) -> None:
+    """Fine-tune on the training windows; held-out windows are scored before step 1 and at the end.
+
+    If RUN exists and holds the same config, training goes on where it stopped. SIGINT and SIGTERM save
+    first and exit 75.
+    """
+    from genoctx.config import load_config
+
+    console = get_console()
+    overrides = [*(set_ or []), *([f"train.steps={steps}"] if steps is not None else [])]
+    loaded = load_config(config, preset, overrides)
+    if explain:
+        rows = [(key, str(value), origin) for key, value, origin in loaded.explain()]
+        if console.json:
+            console.emit({key: {"value": value, "origin": origin} for key, value, origin in rows})
+        else:
+            console.table("", ("key", "value", "from"), rows, stdout=True)
+        return
+
+    from genoctx.run.rundir import refuse_foreign
+    from genoctx.run.train import train as run_training
+
+    seconds = _seconds(max_time)
+    refuse_foreign(output)
+    output.mkdir(parents=True, exist_ok=True)
+    with console.log_to(output / "train.log"):
+        outcome = run_training(
+            loaded, source=config.read_text(), out=output, monitor=console, fresh=fresh, max_seconds=seconds
+        )
+        console.info(f"done: step {outcome.step}, {outcome.bases:,} bases, checkpoint {outcome.checkpoint}")
+        console.info(f"next: genoctx report {output}")
+    if console.json:
+        console.emit(
+            {
+                "run": str(output),
+                "step": outcome.step,
+                "bases": outcome.bases,
+                "checkpoint": str(outcome.checkpoint),
+                "resumed": outcome.resumed,
+            }
+        )
+
+
+def _seconds(text: str) -> float:
+    match = _DURATION.fullmatch(text.strip()) if text else None
+    if text and match is None:
+        raise UsageError(f"--max-time {text!r} is not a duration", "write it like 90m, 2h or 3600")
+    return float(match[1]) * _SECONDS[match[2]] if match else 0.0

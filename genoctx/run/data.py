@@ -1,0 +1,110 @@
+"""From a store and a window table to the batches of a step."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from genoctx.engine.batch import Batch, stack_rows
+from genoctx.errors import InputError
+from genoctx.genome.codec import Codec, read_window
+from genoctx.genome.store import GenomeStore
+from genoctx.genome.windows import Window, WindowTable, check_store, read_table
+from genoctx.run.provenance import Inputs
+from genoctx.run.sampler import is_reversed, windows_for_step
+
+
+@dataclass(frozen=True)
+class Data:
+    """An opened store, the table cut from it, and the token ids of its bases."""
+
+    store: GenomeStore
+    table: WindowTable
+    table_path: Path
+    codec: Codec
+
+    @property
+    def inputs(self) -> Inputs:
+        return Inputs(store=self.store.digest, windows=hashlib.sha256(self.table_path.read_bytes()).hexdigest())
+
+
+def open_data(store: Path, windows: Path, vocab_size: int) -> Data:
+    """Open both and check that they belong together; InputError or ConfigError otherwise."""
+    opened, table = GenomeStore.open(store), read_table(windows)
+    check_store(table, opened)
+    return Data(opened, table, windows, Codec.for_vocab(vocab_size))
+
+
+def windows_of(data: Data, split: str, limit: int = 0) -> tuple[Window, ...]:
+    """The windows of a split, in table order; InputError when there are none."""
+    found = data.table.split(split)
+    if not found:
+        have = ", ".join(sorted({w.split for w in data.table.windows})) or "none"
+        raise InputError(
+            f"{data.table_path} has no window of split {split!r} (it has: {have})",
+            "cut the table with --holdout, or name another split",
+        )
+    return found[:limit] if limit else found
+
+
+def training_pieces(data: Data, context: int) -> tuple[list[Window], int]:
+    """What a step draws from: training windows, or their pieces of ``context`` bases.
+
+    Pieces of nothing but N have nothing to predict; they are left out and counted.
+    """
+    windows = windows_of(data, "train")
+    if not context:
+        return list(windows), 0
+    pieces, empty = [], 0
+    for window in windows:
+        codes = data.store.codes(window.contig, window.start, window.end)
+        for start in range(window.start, window.end - context + 1, context):
+            offset = start - window.start
+            if np.all(codes[offset + 1 : offset + context] > 3):
+                empty += 1
+                continue
+            pieces.append(replace(window, start=start, end=start + context, name=f"{window.name}+{offset}"))
+    if not pieces:
+        raise InputError(
+            f"no training window of {data.table_path} holds {context:,} bases with a target",
+            "lower train.context, or set it to 0 for whole windows",
+        )
+    return pieces, empty
+
+
+def place(window: Window) -> str:
+    """``chr5:1-524288``, 1-based, for people."""
+    return f"{window.contig}:{window.start + 1}-{window.end}"
+
+
+def read_batch(data: Data, windows: Sequence[Window]) -> Batch:
+    """Windows of one length side by side."""
+    rows = []
+    for window in windows:
+        tokens = read_window(data.store, window, data.codec)
+        rows.append((torch.from_numpy(tokens.ids), torch.from_numpy(tokens.targets), place(window)))
+    return stack_rows(rows)
+
+
+def step_batches(
+    data: Data, pieces: Sequence[Window], *, seed: int, step: int, per_step: int, batch: int, rc: bool
+) -> list[Batch]:
+    """The micro-batches of optimizer step ``step`` (0 is the first), a pure function of seed and step."""
+    drawn = []
+    for epoch, index in windows_for_step(len(pieces), seed, step, per_step):
+        window = pieces[index]
+        if rc and is_reversed(seed, epoch, index):
+            window = replace(window, strand="-" if window.strand == "+" else "+")
+        drawn.append(window)
+    batches: list[Batch] = []
+    for start in range(0, len(drawn), batch):
+        group = drawn[start : start + batch]
+        lengths = sorted({w.end - w.start for w in group})
+        for length in lengths:  # rows of a batch share one length
+            batches.append(read_batch(data, [w for w in group if w.end - w.start == length]))
+    return batches

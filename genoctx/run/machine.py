@@ -1,0 +1,45 @@
+"""What this machine offers to this process: memory within cgroup limits, threads, devices."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_CGROUP_LIMITS = (
+    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
+    (
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ),
+)
+
+
+def available_memory() -> int:
+    """Bytes this process may still take: the kernel's estimate, or less where a cgroup limits it."""
+    return min([_mem_available(), *_cgroup_room()])
+
+
+def total_memory() -> int:
+    """Physical memory in bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _mem_available() -> int:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return total_memory()
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else total_memory()
+
+
+def _cgroup_room() -> list[int]:
+    found = []
+    for limit, used in _CGROUP_LIMITS:
+        try:
+            text = limit.read_text().strip()
+            if text != "max":
+                found.append(max(0, int(text) - int(used.read_text())))
+        except (OSError, ValueError):
+            continue
+    return found

@@ -1,0 +1,26 @@
+"""What a loop needs from whoever watches it: lines of talk and a progress line. No terminal in here."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+
+class Bar(Protocol):
+    """A job in progress; ``done`` may be set when a part was counted only roughly."""
+
+    done: float
+
+    def advance(self, n: float = 1) -> None: ...
+
+    def update(self, text: str) -> None: ...
+
+
+class Monitor(Protocol):
+    """``genoctx.cli.console.Console`` is one."""
+
+    def info(self, text: str = "", *, level: int = 0) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def progress(self, label: str, total: float | None, unit: str) -> AbstractContextManager[Bar]: ...

@@ -1,0 +1,201 @@
+"""The training loop: a pure function of config and data, cut into steps that can be killed anywhere."""
+
+from __future__ import annotations
+
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from genoctx.config import Config
+from genoctx.engine.allocator import keep_freed_memory
+from genoctx.engine.batch import Coefficients
+from genoctx.engine.checkpoint import LoopState, read_checkpoint, write_checkpoint
+from genoctx.engine.engine import Engine, StepResult
+from genoctx.engine.optimizer import AdamWSettings, Optimizer, Schedule
+from genoctx.errors import StoppedOnRequest
+from genoctx.genome.windows import Window
+from genoctx.model.block import Objectives
+from genoctx.model.hybrid import Hybrid, build
+from genoctx.model.weights import load_weights
+from genoctx.run.data import Data, open_data, step_batches, training_pieces, windows_of
+from genoctx.run.evaluate import LEDGER_FILE, describe, evaluate
+from genoctx.run.metrics import MetricsLog
+from genoctx.run.monitor import Bar, Monitor
+from genoctx.run.rundir import RunDir
+from genoctx.run.stop import StopRequested, StopSignals
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a finished run can say about itself."""
+
+    step: int
+    bases: int
+    checkpoint: Path
+    resumed: bool
+
+
+def prepare_machine(threads: int) -> None:
+    """Thread count and allocator; once per process, before the first tensor."""
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+
+
+def build_model(config: Config) -> Hybrid:
+    """Fresh weights by seed, or those of ``train.init``."""
+    objectives = Objectives(
+        balance=config.loss.balance > 0,
+        kl_mode=config.loss.indexer_kl_mode if config.loss.indexer_kl > 0 else "off",
+    )
+    init = config.train.init
+    dtype = getattr(torch, config.stream.dtype)
+    model = build(
+        config.model, dtype=dtype, objectives=objectives, seed=None if init else config.train.seed
+    )
+    if init:
+        load_weights(model, init)
+    return model
+
+
+def train(
+    config: Config, *, source: str, out: Path, monitor: Monitor, fresh: bool = False, max_seconds: float = 0.0
+) -> Outcome:
+    """Run or resume ``config`` in ``out``.
+
+    Raises StoppedOnRequest (exit 75) after saving when a signal or the time limit asks to stop.
+    """
+    prepare_machine(config.stream.threads)
+    data = open_data(config.data.store, config.data.windows, config.model.vocab_size)
+    with RunDir.create_or_resume(out, config, source=source, inputs=data.inputs, fresh=fresh) as run:
+        loop = _Loop(config, data, run, monitor)
+        with StopSignals(max_seconds) as stop:
+            try:
+                return loop.run(stop)
+            except StopRequested:
+                loop.save()
+                raise StoppedOnRequest(
+                    f"stopped by {stop.reason} after step {loop.state.step} of {config.train.steps}",
+                    "the same command goes on from there",
+                ) from None
+
+
+class _Loop:
+    def __init__(self, config: Config, data: Data, run: RunDir, monitor: Monitor) -> None:
+        self.config, self.data, self.run_dir, self.monitor = config, data, run, monitor
+        self.model = build_model(config)
+        o, t = config.optim, config.train
+        settings = AdamWSettings(o.betas, o.eps, o.weight_decay, o.clip_norm)
+        self.optimizer = Optimizer(self.model, settings)
+        self.schedule = Schedule(o.lr, t.steps, o.warmup_steps, o.min_lr_ratio)
+        coefficients = Coefficients(config.loss.balance, config.loss.indexer_kl)
+        self.engine = Engine(self.model, config.stream.chunk, coefficients)
+        self.state = LoopState(step=0, bases=0)
+        if (checkpoint := run.latest_checkpoint()) is not None:
+            self.state = read_checkpoint(checkpoint, self.model, self.optimizer)
+        self.saved_step = self.state.step if checkpoint else -1
+        self.saved_at = time.monotonic()
+
+    def run(self, stop: StopSignals) -> Outcome:
+        config, state = self.config, self.state
+        pieces, empty = training_pieces(self.data, config.train.context)
+        self._introduce(pieces, empty)
+        self._evaluate_at(0, config.eval.at_start and state.step == 0, stop)
+        bases_per_step = config.train.windows_per_step * (pieces[0].end - pieces[0].start)
+        with MetricsLog(self.run_dir.metrics_path, after_step=state.step) as metrics:
+            total = config.train.steps * bases_per_step
+            with self.monitor.progress("train", total, "bases") as bar:
+                bar.done = state.step * bases_per_step
+                while self.state.step < config.train.steps:
+                    self._step(pieces, metrics, bar, stop)
+                    bar.done = self.state.step * bases_per_step
+                    self._cadence(stop)
+        self.save()
+        self._evaluate_at(config.train.steps, config.eval.at_end, stop)
+        checkpoint = self.run_dir.latest_checkpoint()
+        assert checkpoint is not None
+        return Outcome(self.state.step, self.state.bases, checkpoint, self.run_dir.resumed)
+
+    def _introduce(self, pieces: list[Window], empty: int) -> None:
+        c = self.config
+        size = pieces[0].end - pieces[0].start
+        self.monitor.info(describe(self.model))
+        self.monitor.info(
+            f"{len(pieces):,} training windows of {size:,} bases"
+            + (f" ({empty:,} without a base to predict left out)" if empty else "")
+            + f", {c.train.windows_per_step} a step, chunks of {min(c.stream.chunk, size):,}, {c.stream.dtype}, "
+            f"{torch.get_num_threads()} threads"
+        )
+        if self.state.step:
+            self.monitor.info(f"resuming after step {self.state.step} of {c.train.steps}")
+
+    def _step(self, pieces: list[Window], metrics: MetricsLog, bar: Bar, stop: StopSignals) -> None:
+        t, step = self.config.train, self.state.step + 1
+        batches = step_batches(
+            self.data, pieces, seed=t.seed, step=step - 1, per_step=t.windows_per_step, batch=t.batch, rc=t.rc
+        )
+
+        def on_chunk(tokens: int, sweep: str) -> None:
+            bar.advance(tokens / 2)  # two sweeps; the last chunk has one, so the loop sets the exact count
+            stop.check()
+
+        rate, begin = self.schedule.rate(step), time.perf_counter()
+        result = self.engine.train_step(batches, self.optimizer, rate, on_chunk)
+        seconds = time.perf_counter() - begin
+        self.state = LoopState(step=step, bases=self.state.bases + result.losses.targets)
+        self._log(metrics, bar, result, rate, seconds)
+
+    def _log(self, metrics: MetricsLog, bar: Bar, result: StepResult, rate: float, seconds: float) -> None:
+        losses = result.losses
+        line = metrics.append(
+            step=self.state.step,
+            bases=self.state.bases,
+            loss_nats=losses.nats / losses.targets,
+            grad_norm=result.grad_norm,
+            lr=rate,
+            bases_per_s=losses.targets / seconds,
+            host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            balance=losses.balance,
+            indexer_kl=losses.indexer_kl,
+        )
+        bar.update(f"step {self.state.step}, {line['loss_bits']:.4f} bits/base")
+
+    def _cadence(self, stop: StopSignals) -> None:
+        """Checkpoints by step and minute, evaluations by step, and the moment to stop between steps."""
+        c, step = self.config, self.state.step
+        by_step = c.checkpoint.every_steps and step % c.checkpoint.every_steps == 0
+        by_time = c.checkpoint.every_minutes and time.monotonic() - self.saved_at > 60 * c.checkpoint.every_minutes
+        if by_step or by_time:
+            self.save()
+        if step < c.train.steps:
+            self._evaluate_at(step, bool(c.eval.every_steps) and step % c.eval.every_steps == 0, stop)
+            stop.check()
+
+    def save(self) -> None:
+        """Commit a checkpoint of the last finished step, unless there is one."""
+        if self.saved_step == self.state.step:
+            return
+        folder = self.run_dir.new_checkpoint_dir()
+        write_checkpoint(folder, self.model, self.optimizer, self.state)
+        self.run_dir.commit_checkpoint(folder, self.state.step)
+        self.run_dir.prune(self.config.checkpoint.keep)
+        self.saved_step, self.saved_at = self.state.step, time.monotonic()
+
+    def _evaluate_at(self, step: int, wanted: bool, stop: StopSignals) -> None:
+        folder = self.run_dir.eval_dir(step) if wanted else None
+        if folder is None or (folder / LEDGER_FILE).exists():
+            return
+        windows = windows_of(self.data, self.config.eval.split, self.config.eval.limit)
+        evaluate(
+            self.model,
+            self.data,
+            windows,
+            chunk=self.config.stream.chunk,
+            step=step,
+            out=folder,
+            monitor=self.monitor,
+            on_chunk=lambda tokens, sweep: stop.check(),
+        )
