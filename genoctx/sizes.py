@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from genoctx.errors import UsageError
+
+
+class Size(NamedTuple):
+    """Marks a config field, ``Annotated[int, Size()]``, that may be written ``"4k"`` or ``"1M"``."""
+
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "bp": 1, "kb": 1000, "mb": 1_000_000, "gb": 10**9}
 _FORM = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 
 
 def parse_size(text: str | int) -> int:
-    """Bases or tokens of ``text``. ``k``, ``M``, ``G`` are powers of 1024; ``kb``, ``Mb``, ``bp`` are decimal."""
+    """Bases or tokens: ``k``, ``M``, ``G`` are powers of 1024; ``kb``, ``Mb``, ``bp`` are decimal."""
     match = _FORM.fullmatch(str(text).strip().replace("_", "").replace(",", ""))
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise UsageError(f"{text!r} is not a size", "write it like 4096, 4k, 512k, 1M (=1,048,576) or 1000000bp")
+        raise UsageError(
+            f"{text!r} is not a size", "write it like 4096, 4k, 512k, 1M (=1,048,576) or 1000000bp"
+        )
     value = float(match[1]) * unit
     if value != int(value):
         raise UsageError(f"{text!r} is not a whole number", "write it like 4096, 4k, 512k, 1M or 1000000bp")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class Engine:
 
     model: Hybrid
     chunk: int
-    coefficients: Coefficients = Coefficients()
+    coefficients: Coefficients = field(default_factory=Coefficients)
 
     def train_step(
         self, batches: list[Batch], optimizer: Optimizer, rate: float, on_chunk: OnChunk = quiet

@@ -6,7 +6,7 @@ one slab, allocated once at the size the whole window needs.
 
 from __future__ import annotations
 
-from typing import Hashable
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor

@@ -57,7 +57,10 @@ class Optimizer:
             for n, p in self.parameters.items()
         }
         groups = [
-            {"params": [m for n, m in self.masters.items() if _decays(n, m)], "weight_decay": settings.weight_decay},
+            {
+                "params": [m for n, m in self.masters.items() if _decays(n, m)],
+                "weight_decay": settings.weight_decay,
+            },
             {"params": [m for n, m in self.masters.items() if not _decays(n, m)], "weight_decay": 0.0},
         ]
         self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.eps)

@@ -104,7 +104,11 @@ def compare(model: Hybrid, batches: list[Batch], cuts: list[Bounds], weights: Co
         raise AssertionError(f"different parameters got gradients: {sorted(a.keys() ^ b.keys())}")
     errors = {name: _relative(a[name], b[name]) for name in a}
     worst = max(errors, key=lambda name: errors[name])
-    parts = [(streamed.nats, whole.nats), (streamed.balance, whole.balance), (streamed.indexer_kl, whole.indexer_kl)]
+    parts = [
+        (streamed.nats, whole.nats),
+        (streamed.balance, whole.balance),
+        (streamed.indexer_kl, whole.indexer_kl),
+    ]
     loss = max(abs(x - y) / max(abs(y), 1e-300) for x, y in parts)
     return Comparison(errors[worst], worst, loss, same, len(a))
 

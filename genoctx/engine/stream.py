@@ -86,7 +86,9 @@ class Tape:
         if isinstance(carry, DsaCarry):
             return carry  # its prefixes live in storages; the open pool is a handful of rows
         tensors = enumerate(carry.tensors())
-        return carry.replaced(tuple(self.slabs.put((layer, i), t, self.chunks * t.numel()) for i, t in tensors))
+        return carry.replaced(
+            tuple(self.slabs.put((layer, i), t, self.chunks * t.numel()) for i, t in tensors)
+        )
 
     def _kept_choices(self, layer: int, choices: Choices | None) -> Choices | None:
         if choices is None:
@@ -108,7 +110,9 @@ class Tape:
     def held_bytes(self) -> int:
         """Bytes of everything kept for the window: storages, the d-latents to come, carries, ids."""
         rows = [s.rows for pair in self.storages() for s in pair]
-        gradients = [latents.rows.numel() * accumulator(latents.rows.dtype).itemsize for latents, _ in self.storages()]
+        gradients = [
+            latents.rows.numel() * accumulator(latents.rows.dtype).itemsize for latents, _ in self.storages()
+        ]
         return self.slabs.nbytes + sum(gradients) + sum(t.nbytes for t in rows)
 
     def count_routing(self, aux: tuple[Aux, ...]) -> None:

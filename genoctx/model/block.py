@@ -28,6 +28,9 @@ class Objectives(NamedTuple):
     """Indexer KL: 'off' (the indexer is frozen), 'sparse' or 'dense'."""
 
 
+LM_ONLY = Objectives()
+
+
 class Layer(nn.Module):
     """KDA or DSA, then dense or MoE, each inside an mHC site (spec sections 2.3 to 2.10)."""
 

@@ -82,13 +82,22 @@ class ModelConfig:
                     f"give one entry per layer, or leave {name} out for the published pattern",
                 )
             if unknown := set(kinds) - allowed:
-                raise ConfigError(f"model.{name}: unknown kind {sorted(unknown)[0]!r}", f"use {sorted(allowed)}")
+                raise ConfigError(
+                    f"model.{name}: unknown kind {sorted(unknown)[0]!r}", f"use {sorted(allowed)}"
+                )
         if self.index_topk % self.index_kpool:
             raise ConfigError(
                 f"model.index_topk {self.index_topk} is not a multiple of model.index_kpool {self.index_kpool}",
                 "the indexer selects whole pools; change one of the two",
             )
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "hc_mult", "index_kpool", "index_topk"):
+        for name in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "hc_mult",
+            "index_kpool",
+            "index_topk",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} must be at least 1, got {getattr(self, name)}")
         if self.num_experts_per_tok > self.n_routed_experts:
@@ -135,7 +144,9 @@ def from_hub(raw: Mapping[str, Any]) -> ModelConfig:
         if theirs in linear:
             text[ours] = linear[theirs]
     known = {f.name for f in fields(ModelConfig)}
-    picked = {k: tuple(v) if isinstance(v, list) else v for k, v in text.items() if k in known}
+    picked: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in text.items() if k in known
+    }
     picked.setdefault("linear_gate_low_rank", picked.get("linear_head_dim", ModelConfig.linear_head_dim))
     if "index_kpool" not in picked:
         raise ConfigError(

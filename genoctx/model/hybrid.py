@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from genoctx.model.block import Layer, Objectives
+from genoctx.model.block import LM_ONLY, Layer, Objectives
 from genoctx.model.carry import Aux, Carry, Choices, Chunk, LayerCarry
 from genoctx.model.config import ModelConfig
 from genoctx.model.dsa import SparseAttention
@@ -36,7 +36,7 @@ class Output(NamedTuple):
 class Hybrid(nn.Module):
     """glm5_next text model. ``forward(tokens, carry, ...)`` walks one chunk through all layers."""
 
-    def __init__(self, config: ModelConfig, objectives: Objectives = Objectives()) -> None:
+    def __init__(self, config: ModelConfig, objectives: Objectives = LM_ONLY) -> None:
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
@@ -88,7 +88,7 @@ def build(
     *,
     dtype: torch.dtype = torch.float32,
     device: str | torch.device = "cpu",
-    objectives: Objectives = Objectives(),
+    objectives: Objectives = LM_ONLY,
     seed: int | None = 0,
 ) -> Hybrid:
     """A model with freshly drawn weights (spec 2.12); ``seed=None`` leaves them undefined for a loader."""

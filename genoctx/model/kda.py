@@ -57,9 +57,7 @@ class KimiDeltaAttention(nn.Module):
     def initial_carry(self, batch: int) -> KdaCarry:
         weight = self.q_proj.weight
         tail = weight.new_zeros(batch, self.conv_width - 1, self.heads * self.width)
-        state = weight.new_zeros(
-            batch, self.heads, self.width, self.width, dtype=accumulator(weight.dtype)
-        )
+        state = weight.new_zeros(batch, self.heads, self.width, self.width, dtype=accumulator(weight.dtype))
         return KdaCarry((tail, tail, tail), state)
 
     def _log_decay(self, x: Tensor) -> Tensor:

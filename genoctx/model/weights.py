@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from genoctx.errors import InputError
-from genoctx.model.block import Objectives
+from genoctx.model.block import LM_ONLY, Objectives
 from genoctx.model.config import DSA, KDA, ModelConfig, read_hub_config
 from genoctx.model.hybrid import Hybrid, build
 
@@ -50,17 +50,21 @@ class HubReader:
                 handle = stack.enter_context(safe_open(path, framework="pt"))
             except (OSError, SafetensorError) as error:
                 raise InputError(
-                    f"cannot read weights {path}: {error}", "the file is truncated or not safetensors; fetch it again"
+                    f"cannot read weights {path}: {error}",
+                    "the file is truncated or not safetensors; fetch it again",
                 ) from error
             self._files.update(dict.fromkeys(handle.keys(), handle))
 
     def _paths(self) -> list[Path]:
         index = self.directory / INDEX_FILE
         if index.exists():
-            return [self.directory / f for f in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
+            return [
+                self.directory / f for f in sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            ]
         if not (self.directory / SINGLE_FILE).exists():
             raise InputError(
-                f"no weights in {self.directory}", f"expected {SINGLE_FILE} or {INDEX_FILE} beside config.json"
+                f"no weights in {self.directory}",
+                f"expected {SINGLE_FILE} or {INDEX_FILE} beside config.json",
             )
         return [self.directory / SINGLE_FILE]
 
@@ -71,7 +75,9 @@ class HubReader:
         """The tensor, dequantised where a scale goes with it."""
         tensor: Tensor = self._files[name].get_tensor(name)
         scale = name + "_scale_inv"
-        return dequantise_fp8(tensor, self._files[scale].get_tensor(scale)) if scale in self._files else tensor
+        return (
+            dequantise_fp8(tensor, self._files[scale].get_tensor(scale)) if scale in self._files else tensor
+        )
 
 
 def _parts(name: str, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -114,16 +120,28 @@ def load_weights(model: Hybrid, directory: Path) -> None:
                 continue
             target.copy_(tensor)
     if problems:
-        shown = "\n  ".join(problems[:20]) + (f"\n  and {len(problems) - 20} more" if len(problems) > 20 else "")
-        raise InputError(f"{directory} does not fit the model:\n  {shown}", "compare its config.json with the preset")
+        shown = "\n  ".join(problems[:20]) + (
+            f"\n  and {len(problems) - 20} more" if len(problems) > 20 else ""
+        )
+        raise InputError(
+            f"{directory} does not fit the model:\n  {shown}", "compare its config.json with the preset"
+        )
 
 
 def load_model(
-    directory: Path, *, dtype: torch.dtype = torch.float32, objectives: Objectives = Objectives(), device: str = "cpu"
+    directory: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    objectives: Objectives = LM_ONLY,
+    device: str = "cpu",
 ) -> Hybrid:
     """A model from a hub-layout checkpoint directory (``config.json`` + safetensors)."""
     model = build(
-        read_hub_config(directory / "config.json"), dtype=dtype, objectives=objectives, device=device, seed=None
+        read_hub_config(directory / "config.json"),
+        dtype=dtype,
+        objectives=objectives,
+        device=device,
+        seed=None,
     )
     load_weights(model, directory)
     return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -49,12 +50,12 @@ def selftest(config: ModelConfig, seed: int = 0) -> SelfTest:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():  # fresh gates and biases are constants, which would hide mistakes
         for p in model.parameters():
-            p += 0.1 * p.abs().mean().clamp_min(0.1) * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            p.add_(0.1 * p.abs().mean().clamp_min(0.1) * torch.randn(p.shape, generator=generator, dtype=p.dtype))
     ids = torch.randint(0, min(5, config.vocab_size), (1, tokens), generator=generator)
     targets = torch.roll(ids, -1, 1)
     targets[:, -1] = -100
     targets[:, tokens // 3 : tokens // 2] = -100
     edges = [0, 1, tokens // 5, tokens // 3 + 1, tokens // 2 + 2, tokens - 3, tokens]
-    bounds = list(zip(edges, edges[1:], strict=False))
+    bounds = list(pairwise(edges))
     batch = Batch(ids, targets, ("selftest",))
     return SelfTest(tokens, len(bounds), compare(model, [batch], [bounds], Coefficients(0.01, 0.1)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
+
 from genoctx.config import preset_model
 from genoctx.engine.batch import Batch, Coefficients, bounds
 from genoctx.engine.checkpoint import LoopState, read_checkpoint, write_checkpoint
@@ -71,7 +73,9 @@ def test_accumulation_has_one_global_denominator(chunk: int) -> None:
     found = []
     rows = [window(s) for s in range(4)]
     pairs = [
-        Batch(torch.cat([a.tokens_BT, b.tokens_BT]), torch.cat([a.targets_BT, b.targets_BT]), a.names + b.names)
+        Batch(
+            torch.cat([a.tokens_BT, b.tokens_BT]), torch.cat([a.targets_BT, b.targets_BT]), a.names + b.names
+        )
         for a, b in (rows[:2], rows[2:])
     ]
     for batches in (rows, rows[::-1], pairs):
@@ -121,7 +125,7 @@ def test_schedule() -> None:
     schedule = Schedule(peak=1.0, steps=10, warmup=4, min_ratio=0.1)
     rates = [schedule.rate(s) for s in range(1, 11)]
     assert rates[:4] == [0.25, 0.5, 0.75, 1.0]
-    assert all(a > b for a, b in zip(rates[3:], rates[4:], strict=False))
+    assert all(a > b for a, b in pairwise(rates[3:]))
     assert abs(rates[-1] - 0.1) < 1e-12
     assert abs(schedule.rate(7) - 0.55) < 1e-12  # half way down the cosine
 

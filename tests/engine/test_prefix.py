@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from genoctx.config import preset_model
 from genoctx.engine.batch import Batch, bounds
 from genoctx.engine.stream import forward_sweep, walk
@@ -31,7 +32,9 @@ def test_hidden_states(model: Hybrid, chunk: int) -> None:
     length, prefix = (60, 41) if chunk == 1 else (700, 413)
     before, after = windows(length, prefix) if length > 160 else windows(700, 413)
     if chunk == 1:
-        before, after = (Batch(b.tokens_BT[:, :length], b.targets_BT[:, :length], b.names) for b in (before, after))
+        before, after = (
+            Batch(b.tokens_BT[:, :length], b.targets_BT[:, :length], b.names) for b in (before, after)
+        )
         after.tokens_BT[:, :prefix] = before.tokens_BT[:, :prefix]
         after.tokens_BT[:, prefix:] = (before.tokens_BT[:, prefix:] + 1) % 4
     limits = bounds(length, chunk)

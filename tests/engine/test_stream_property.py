@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
 from genoctx.engine.batch import Batch, Coefficients
 from genoctx.engine.selftest import compare
 from genoctx.engine.stream import Bounds
 from genoctx.model.block import Objectives
 from genoctx.model.config import DENSE, DSA, KDA, SPARSE, ModelConfig
 from genoctx.model.hybrid import Hybrid, build
-from hypothesis import event, given, settings
-from hypothesis import strategies as st
 
 CASES = 250
 LIMIT = 1e-10
@@ -55,10 +58,10 @@ def cuts(draw: st.DrawFn, length: int) -> Bounds:
     """Any cut points, chunks of one token included."""
     if draw(st.booleans()):
         step = draw(st.integers(1, length))
-        edges = list(range(0, length, step)) + [length]
+        edges = [*range(0, length, step), length]
     else:
         edges = sorted({0, length, *draw(st.lists(st.integers(0, length), max_size=6))})
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 @st.composite

@@ -48,4 +48,6 @@ def assert_error_bound(op: Op, reference: Op, inputs: Sequence[Tensor], dtype: t
     fast, plain = run(op, low), run(reference, low)
     floor = 4 * torch.finfo(dtype).eps
     for i, (e, f, p) in enumerate(zip(exact, fast, plain, strict=True)):
-        assert relative(f, e) <= max(2 * relative(p, e), floor), f"tensor {i}: {relative(f, e)} > 2 * {relative(p, e)}"
+        assert relative(f, e) <= max(2 * relative(p, e), floor), (
+            f"tensor {i}: {relative(f, e)} > 2 * {relative(p, e)}"
+        )

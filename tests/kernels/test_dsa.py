@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from compare import assert_equal_in_float64, assert_error_bound
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
 from genoctx_kernels.dsa import attention, indexer, indexer_kl, kl, pool_keys, select_pools, sparse_attention
 from genoctx_kernels.dsa.kl import Teacher
 from genoctx_kernels.dsa.reference import (
@@ -16,9 +20,6 @@ from genoctx_kernels.dsa.reference import (
     visible_reference,
 )
 from genoctx_kernels.topk import best_columns
-from hypothesis import given
-from hypothesis import strategies as st
-from torch import Tensor
 
 SHAPES = [(1, 4, 2), (3, 4, 2), (23, 4, 3), (63, 4, 5), (100, 1, 7), (37, 8, 4), (100, 2, 50)]
 
@@ -49,7 +50,9 @@ def test_pooling(tokens: int) -> None:
     )
 
 
-@given(seed=st.integers(0, 10**6), rows=st.integers(1, 5), columns=st.integers(1, 40), keep=st.integers(1, 45))
+@given(
+    seed=st.integers(0, 10**6), rows=st.integers(1, 5), columns=st.integers(1, 40), keep=st.integers(1, 45)
+)
 def test_best_columns_follow_the_total_order(seed: int, rows: int, columns: int, keep: int) -> None:
     values = integers(rows, columns, seed=seed, spread=1 + seed % 4)
     expected = values.sort(dim=1, descending=True, stable=True).indices[:, :keep].sort(1).values
@@ -157,7 +160,9 @@ def test_indexer_kl(tokens: int, pool: int, top: int, dense: bool) -> None:
         return indexer_kl(q, w, keys, keys.detach(), teacher, ids_TK=chosen, first=0, pool=pool)
 
     def reference(q: Tensor, w: Tensor, k: Tensor, gate: Tensor, ape: Tensor) -> Tensor:
-        return kl_reference(index_scores_reference(q, w, pool_keys_reference(k, gate, ape)), probs, support, pool)
+        return kl_reference(
+            index_scores_reference(q, w, pool_keys_reference(k, gate, ape)), probs, support, pool
+        )
 
     parts = [draw(tokens, 3, 6), draw(tokens, 3, seed=1), draw(tokens, 6, seed=2), draw(tokens, 6, seed=3)]
     assert_equal_in_float64(op, reference, [*parts, draw(pool, 6, seed=4)])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from compare import assert_equal_in_float64, assert_error_bound, relative, run
-from genoctx_kernels.kda import kda
-from genoctx_kernels.kda.reference import kda_reference
 from torch import Tensor
 
+from genoctx_kernels.kda import kda
+from genoctx_kernels.kda.reference import kda_reference
 
-def inputs(tokens: int, gates: str = "mixed", batch: int = 2, heads: int = 3, key: int = 8, value: int = 6) -> list[Tensor]:
+
+def inputs(
+    tokens: int, gates: str = "mixed", batch: int = 2, heads: int = 3, key: int = 8, value: int = 6
+) -> list[Tensor]:
     g = torch.Generator().manual_seed(tokens)
 
     def draw(*shape: int) -> Tensor:
@@ -24,7 +27,11 @@ def inputs(tokens: int, gates: str = "mixed", batch: int = 2, heads: int = 3, ke
         decay = torch.full_like(decay, -1e-4)
     if gates == "same keys":  # poly-A: the hardest case for the triangular solve
         decay, k = torch.full_like(decay, -1e-3), k[:, :1].expand_as(k).contiguous()
-    beta = torch.sigmoid(draw(batch, tokens, heads)) if gates != "same keys" else torch.ones(batch, tokens, heads).double()
+    beta = (
+        torch.sigmoid(draw(batch, tokens, heads))
+        if gates != "same keys"
+        else torch.ones(batch, tokens, heads).double()
+    )
     return [q * key**-0.5, k, draw(batch, tokens, heads, value), decay, beta, draw(batch, heads, key, value)]
 
 

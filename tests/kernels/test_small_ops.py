@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 from compare import assert_equal_in_float64, assert_error_bound
+from torch import Tensor
+
 from genoctx_kernels.conv import short_conv
 from genoctx_kernels.conv.reference import short_conv_reference
-from genoctx_kernels.loss import linear_cross_entropy, op as loss_op, score_tokens
+from genoctx_kernels.loss import linear_cross_entropy, score_tokens
+from genoctx_kernels.loss import op as loss_op
 from genoctx_kernels.loss.reference import linear_cross_entropy_reference
 from genoctx_kernels.mhc import mhc_mix, mhc_read
 from genoctx_kernels.mhc.reference import mhc_mix_reference, mhc_read_reference
 from genoctx_kernels.swiglu import clamped_swiglu
 from genoctx_kernels.swiglu.reference import clamped_swiglu_reference
-from torch import Tensor
 
 SITE = {"iters": 20, "hc_eps": 1e-6, "rms_eps": 1e-5}
 
@@ -59,13 +61,18 @@ def test_mhc_read(n: int) -> None:
 
 
 def test_mhc_mix() -> None:
-    assert_equal_in_float64(mhc_mix, mhc_mix_reference, [draw(7, 4, 6), draw(7, 6), draw(7, 4), draw(7, 4, 4)])
+    assert_equal_in_float64(
+        mhc_mix, mhc_mix_reference, [draw(7, 4, 6), draw(7, 6), draw(7, 4), draw(7, 4, 4)]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mhc_error_bound(dtype: torch.dtype) -> None:
     assert_error_bound(
-        lambda *x: mhc_read(*x, **SITE), lambda *x: mhc_read_reference(*x, **SITE), site_inputs(4, 16, 63), dtype
+        lambda *x: mhc_read(*x, **SITE),
+        lambda *x: mhc_read_reference(*x, **SITE),
+        site_inputs(4, 16, 63),
+        dtype,
     )
 
 

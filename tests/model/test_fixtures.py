@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
 from genoctx.model.block import Objectives
 from genoctx.model.carry import DsaCarry, KdaCarry
 from genoctx.model.hybrid import Hybrid, Output
 from genoctx.model.weights import hub_tensors, load_model
-from safetensors.torch import load_file
-from torch import Tensor
 
 CASES = ["l96_b1", "l75_b1", "l64_b2", "l53_b2_leftpad", "l20_b1_dense"]
 POOL = 4
@@ -88,7 +89,9 @@ def test_gradients_float64(name: str, tiny_fixtures: Path) -> None:
     case = Case(tiny_fixtures, name, torch.float64, Objectives())
     case.loss().backward()
     ours = case.gradients()
-    stored = {key.removeprefix("grad."): g.double() for key, g in case.want.items() if key.startswith("grad.")}
+    stored = {
+        key.removeprefix("grad."): g.double() for key, g in case.want.items() if key.startswith("grad.")
+    }
     assert stored
     for key, theirs in stored.items():
         # stored in float32: half a unit in its last place on top of 1e-9
@@ -121,7 +124,10 @@ def test_states_after_the_window(tiny_fixtures: Path) -> None:
         for key, ours in pairs:
             theirs = case.want[f"state.{i}.{key}"].double()
             assert ours.shape == theirs.shape, (i, key)
-            assert (ours - theirs).abs().max() <= 1e-10 * theirs.abs().max() + 2**-24 * theirs.abs().max(), (i, key)
+            assert (ours - theirs).abs().max() <= 1e-10 * theirs.abs().max() + 2**-24 * theirs.abs().max(), (
+                i,
+                key,
+            )
 
 
 def test_streams_after_every_layer(tiny_fixtures: Path) -> None:

@@ -6,6 +6,8 @@ Every test states the right closed form and that the mistaken one would be far a
 from __future__ import annotations
 
 import torch
+from torch import Tensor, nn
+
 from genoctx.model.block import Objectives
 from genoctx.model.carry import Chunk
 from genoctx.model.config import ModelConfig
@@ -13,7 +15,6 @@ from genoctx.model.dsa import Indexer
 from genoctx.model.hybrid import Hybrid, build
 from genoctx.model.norms import l2_normalise
 from genoctx_kernels.mhc import mhc_read
-from torch import Tensor, nn
 
 SHAPE = ModelConfig(
     vocab_size=8, hidden_size=8, num_hidden_layers=1, first_k_dense_replace=1, intermediate_size=8,

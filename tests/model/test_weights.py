@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from genoctx.config import list_presets, preset_model
 from genoctx.errors import ConfigError, InputError
 from genoctx.model.config import DSA, KDA, ModelConfig, from_hub
 from genoctx.model.count import count_parameters
 from genoctx.model.hybrid import build
 from genoctx.model.weights import dequantise_fp8, hub_tensors, load_model, save_weights
-from safetensors.torch import load_file, save_file
 
 
 def test_fp8_blocks_dequantise_bit_exactly(tiny_fixtures: Path) -> None:

@@ -27,7 +27,7 @@ class _ShortConv(torch.autograd.Function):
         return torch.nn.functional.silu(_taps(past, weight_CW.to(past.dtype)), inplace=True).to(x_BTC.dtype)
 
     @staticmethod
-    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         x_BTC, weight_CW, tail_BWC = ctx.saved_tensors
         past = torch.cat((tail_BWC, x_BTC), 1).to(accumulator(x_BTC.dtype))
         weight = weight_CW.to(past.dtype)

@@ -1,6 +1,6 @@
 """Short convolution as ``torch.nn.functional.conv1d``: the oracle.
 
-    y_t[c] = silu( sum_{i=0..W-1} w[c, i] x_{t-W+1+i}[c] )      tap W-1 is the current token
+y_t[c] = silu( sum_{i=0..W-1} w[c, i] x_{t-W+1+i}[c] )      tap W-1 is the current token
 """
 
 from __future__ import annotations

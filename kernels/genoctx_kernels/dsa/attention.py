@@ -81,7 +81,7 @@ class _SparseAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
         q_THR, ids_TK = ctx.saved_tensors
         first, pool, scale = ctx.shape
         buffer, d_buffer = ctx.buffer, ctx.d_buffer
@@ -142,11 +142,13 @@ def sparse_attention(
     if d_buffer_SR is None and first > 0 and torch.is_grad_enabled() and own_TR.requires_grad:
         raise ValueError("a later chunk needs d_buffer_SR, or the gradient of older latents is lost")
     ids = with_tail(ids_TK, first, pool)
-    return _SparseAttention.apply(q_THR, own_TR, buffer_SR, ids, first, pool, scale, d_buffer_SR)  # type: ignore[no-any-return]
+    return _SparseAttention.apply(q_THR, own_TR, buffer_SR, ids, first, pool, scale, d_buffer_SR)
 
 
 @torch.no_grad()
-def pool_mass(q_THR: Tensor, buffer_SR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float) -> Tensor:
+def pool_mass(
+    q_THR: Tensor, buffer_SR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float
+) -> Tensor:
     """Attention probability per selected pool, summed over heads: [T, K] (the tail left out)."""
     ids = with_tail(ids_TK, first, pool)
     tile = _Tile(_as_pools(buffer_SR, pool), ids, first, pool)

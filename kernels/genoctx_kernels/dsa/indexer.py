@@ -85,7 +85,9 @@ class _Running:
 
     def _merge_all(self, scores_JT: Tensor, first_pool: int) -> None:
         self.flush()
-        pools = torch.arange(first_pool, first_pool + len(scores_JT), dtype=torch.int32, device=scores_JT.device)
+        pools = torch.arange(
+            first_pool, first_pool + len(scores_JT), dtype=torch.int32, device=scores_JT.device
+        )
         self._merge(scores_JT.T, pools.expand(scores_JT.shape[1], -1))
 
     def flush(self) -> None:

@@ -56,7 +56,9 @@ def _dense_mass(teacher: Teacher, rows: slice, positions_T: Tensor, pools: int, 
 class _Part:
     """Scores, target and indices of one tile of queries."""
 
-    def __init__(self, q: Tensor, w: Tensor, keys: Tensor, teacher: Teacher, at: Support, rows: slice) -> None:
+    def __init__(
+        self, q: Tensor, w: Tensor, keys: Tensor, teacher: Teacher, at: Support, rows: slice
+    ) -> None:
         self.q, self.w = up(q[rows]), up(w[rows])
         self.width = q.shape[-1] ** -0.5
         positions = torch.arange(at.first + rows.start, at.first + rows.stop, device=q.device)
@@ -101,7 +103,9 @@ class _Part:
 
 def _tiles(q_TID: Tensor, keys: Tensor, at: Support) -> list[slice]:
     """Tiles of queries that see at least one pool."""
-    per_query = 8 * q_TID.shape[1] * max(1, len(keys) if at.ids_TK is None else at.ids_TK.shape[1] * q_TID.shape[2])
+    per_query = (
+        8 * q_TID.shape[1] * max(1, len(keys) if at.ids_TK is None else at.ids_TK.shape[1] * q_TID.shape[2])
+    )
     step = max(1, TILE_BYTES // per_query)
     begin = max(0, at.pool - 1 - at.first)
     return [slice(s, min(s + step, len(q_TID))) for s in range(begin, len(q_TID), step)]
@@ -120,7 +124,7 @@ class _IndexerKl(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor | None, ...]:
         q_TID, w_TI, own_JD = ctx.saved_tensors
         keys, teacher, at = ctx.rest
         dtype = accumulator(q_TID.dtype)
@@ -157,4 +161,4 @@ def indexer_kl(
     if d_keys_JD is None and new_keys > 0 and torch.is_grad_enabled():
         raise ValueError("a later chunk needs d_keys_JD, or the gradient of older keys is lost")
     at = Support(ids_TK, first, pool, d_keys_JD, new_keys)
-    return _IndexerKl.apply(q_TID, w_TI, own_JD, keys_JD, teacher, at)  # type: ignore[no-any-return]
+    return _IndexerKl.apply(q_TID, w_TI, own_JD, keys_JD, teacher, at)

@@ -48,7 +48,9 @@ def visible_reference(ids_TK: Tensor, pool: int, tokens: int, first: int = 0) ->
     return seen
 
 
-def attention_reference(q_THR: Tensor, latents_SR: Tensor, seen_TS: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+def attention_reference(
+    q_THR: Tensor, latents_SR: Tensor, seen_TS: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
     """Absorbed attention over the visible latents: outputs [T, H, R] and probabilities [T, H, S]."""
     logits = up(torch.einsum("thr,sr->ths", q_THR, latents_SR)) * scale
     probs = logits.masked_fill(~seen_TS.unsqueeze(1), float("-inf")).softmax(-1)

@@ -44,7 +44,7 @@ class _Kda(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(*inputs)
         blocks, state = _Kda._blocks(inputs)
-        out, last = chunked.forward(*blocks, state)
+        out, last = chunked.forward(*[*blocks, state])
         batch, tokens = inputs[0].shape[:2]
         return _from_blocks(out, batch, tokens), last.unflatten(0, (batch, -1))
 
@@ -57,13 +57,13 @@ class _Kda(torch.autograd.Function):
         return blocks, state.to(dtype).flatten(0, 1)
 
     @staticmethod
-    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor, ...]:
         d_out, d_last = d_outputs
         inputs = ctx.saved_tensors
         blocks, state = _Kda._blocks(inputs)
         batch, tokens = inputs[0].shape[:2]
         d_o = _to_blocks(d_out, state.dtype, blocks[0].shape[2])
-        grads = chunked.backward(*blocks, state, d_o, d_last.to(state.dtype).flatten(0, 1))
+        grads = chunked.backward(*[*blocks, state, d_o, d_last.to(state.dtype).flatten(0, 1)])
         token_grads = [_from_blocks(x, batch, tokens) for x in (grads.q, grads.k, grads.v, grads.g)]
         token_grads.append(_from_blocks(grads.beta.unsqueeze(-1), batch, tokens).squeeze(-1))
         token_grads.append(grads.state.unflatten(0, (batch, -1)))
@@ -80,4 +80,4 @@ def kda(
     after the last token [B, H, K, V] in that dtype. Differentiable in all six inputs.
     Source: arXiv 2510.26692; same result as ``reference.kda_reference``.
     """
-    return _Kda.apply(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV)  # type: ignore[no-any-return]
+    return _Kda.apply(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV)

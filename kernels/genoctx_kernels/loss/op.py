@@ -45,7 +45,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor, None]:
         h_TD, weight_VD, targets_T, rows = ctx.saved_tensors
         d_h = torch.zeros_like(h_TD)
         d_weight = torch.zeros_like(weight_VD, dtype=accumulator(weight_VD.dtype))
@@ -65,7 +65,7 @@ def linear_cross_entropy(h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> 
     ``targets_T`` int64: the id that token t must predict, negative where there is none.
     Logits exist for one tile of tokens at a time, forward and backward.
     """
-    return _LinearCrossEntropy.apply(h_TD, weight_VD, targets_T)  # type: ignore[no-any-return]
+    return _LinearCrossEntropy.apply(h_TD, weight_VD, targets_T)
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """Cross-entropy over the full logits, ordinary autograd: the oracle.
 
-    nats_t = logsumexp(W h_t) - (W h_t)[target_t]          0 where target_t is negative
+nats_t = logsumexp(W h_t) - (W h_t)[target_t]          0 where target_t is negative
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class _Sinkhorn(torch.autograd.Function):
         return c
 
     @staticmethod
-    def backward(ctx: Any, d_c: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_c: Tensor) -> tuple[Tensor, None, None]:
         (logits,) = ctx.saved_tensors
         soft = logits.softmax(1)
         c, steps = soft + ctx.eps, []
@@ -58,7 +58,7 @@ class _Collapse(torch.autograd.Function):
         return x.to(streams_TND.dtype)
 
     @staticmethod
-    def backward(ctx: Any, d_x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, d_x: Tensor) -> tuple[Tensor, Tensor]:
         streams, pre = ctx.saved_tensors
         d_x = d_x.to(pre.dtype)
         d_pre = torch.bmm(streams.to(pre.dtype), d_x.unsqueeze(-1)).squeeze(-1)
@@ -78,7 +78,7 @@ class _Project(torch.autograd.Function):
         return raw * inv
 
     @staticmethod
-    def backward(ctx: Any, d_z: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_z: Tensor) -> tuple[Tensor, Tensor, None]:
         flat_TF, fn_ZF, inv, raw = ctx.saved_tensors
         flat, fn = flat_TF.to(raw.dtype), fn_ZF.to(raw.dtype)
         d_raw = d_z * inv
@@ -99,7 +99,7 @@ class _Mix(torch.autograd.Function):
         return mixed.addcmul_(post_TN.to(dtype).unsqueeze(-1), y_TD.unsqueeze(1))
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, ...]:
         streams, y, post, comb = ctx.saved_tensors
         d_streams = torch.bmm(comb.to(streams.dtype), d_out)
         d_y = torch.bmm(post.to(y.dtype).unsqueeze(1), d_out).squeeze(1)
@@ -130,4 +130,4 @@ def mhc_read(
 
 def mhc_mix(streams_TND: Tensor, y_TD: Tensor, post_TN: Tensor, comb_TNN: Tensor) -> Tensor:
     """Write the block output ``y_TD`` back into the streams: [T, n, D]."""
-    return _Mix.apply(streams_TND, y_TD, post_TN, comb_TNN)  # type: ignore[no-any-return]
+    return _Mix.apply(streams_TND, y_TD, post_TN, comb_TNN)

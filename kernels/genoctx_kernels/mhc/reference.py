@@ -1,10 +1,10 @@
 """One mHC site as equations (spec section 2.3), ordinary autograd: the oracle.
 
-    z    = fn . rms(vec X)           one rms over all n*D entries
-    pre  = sigmoid(scale_0 z_pre + base_pre) + hc_eps
-    post = 2 sigmoid(scale_1 z_post + base_post)
-    C    = Sinkhorn(softmax_rows(scale_2 Z + Base) + hc_eps)       columns last
-    x    = sum_s pre_s X_s           X'_m = post_m y + sum_s C[s, m] X_s
+z    = fn . rms(vec X)           one rms over all n*D entries
+pre  = sigmoid(scale_0 z_pre + base_pre) + hc_eps
+post = 2 sigmoid(scale_1 z_post + base_post)
+C    = Sinkhorn(softmax_rows(scale_2 Z + Base) + hc_eps)       columns last
+x    = sum_s pre_s X_s           X'_m = post_m y + sum_s C[s, m] X_s
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class _ClampedSwiglu(torch.autograd.Function):
         return F.silu(gate.clamp(max=limit), inplace=True).mul_(up.clamp(-limit, limit))
 
     @staticmethod
-    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, None]:
         (gate_up,) = ctx.saved_tensors
         limit = ctx.limit
         gate, up = gate_up.chunk(2, -1)
@@ -35,4 +35,4 @@ def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
 
     Gradients are zero where a value is clamped. Source: spec section 2.9.
     """
-    return _ClampedSwiglu.apply(gate_up, limit)  # type: ignore[no-any-return]
+    return _ClampedSwiglu.apply(gate_up, limit)

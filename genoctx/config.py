@@ -1,0 +1,270 @@
+"""What a training run is: frozen dataclasses, one per section of a TOML file. No torch here.
+
+``load_config`` merges preset < file < ``--set`` (genoctx/config_sources.py), checks every value once
+and remembers where each came from. Unknown keys are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from genoctx.errors import ConfigError
+from genoctx.model.config import ModelConfig
+from genoctx.presets import list_presets, read_preset
+from genoctx.sizes import Size
+
+__all__ = [
+    "Config",
+    "config_from_dict",
+    "differing_keys",
+    "list_presets",
+    "load_config",
+    "preset_model",
+    "read_preset",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """``[data]``: what is read."""
+
+    store: Path
+    """Genome store, written by ``genoctx ingest``."""
+    windows: Path
+    """Window table, written by ``genoctx windows``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamConfig:
+    """``[stream]``: how a window passes through the model. Changes memory and speed, not the mathematics."""
+
+    chunk: Annotated[int, Size(), Ge(1)] = 4096
+    """Tokens per chunk (``4096`` or ``"4k"``); activation memory grows with it, never with the window."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Of weights and activations; states, losses and gradient sums are float32 at least."""
+    threads: Annotated[int, Ge(0)] = 0
+    """CPU threads; 0 takes all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    """``[loss]``: what is added to the nats per base."""
+
+    balance: Annotated[float, Ge(0)] = 0.0
+    """Coefficient of the expert balance loss over the whole window; 0.0 is off."""
+    indexer_kl: Annotated[float, Ge(0)] = 0.0
+    """Coefficient of the indexer's KL to the attention it selects for; 0.0 freezes the indexer."""
+    indexer_kl_mode: Literal["sparse", "dense"] = "sparse"
+    """Compare over the selected pools (``sparse``) or over the whole prefix (``dense``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """``[optim]``: AdamW with linear warm-up and cosine decay."""
+
+    lr: Annotated[float, Gt(0)] = 3e-4
+    """Peak learning rate."""
+    min_lr_ratio: Annotated[float, Ge(0), Le(1)] = 0.1
+    """The decay ends at ``lr`` times this."""
+    betas: tuple[Annotated[float, Ge(0), Lt(1)], Annotated[float, Ge(0), Lt(1)]] = (0.9, 0.95)
+    """Decay of the two moment averages."""
+    eps: Annotated[float, Gt(0)] = 1e-8
+    """Added to the root of the second moment."""
+    weight_decay: Annotated[float, Ge(0)] = 0.01
+    """Decoupled decay of matrices; norms, biases and gates never decay."""
+    warmup_steps: Annotated[int, Ge(0)] = 10
+    """Steps over which the rate rises linearly to ``lr``."""
+    clip_norm: Annotated[float, Ge(0)] = 1.0
+    """Largest gradient norm; 0.0 does not clip."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """``[train]``: how much is trained, from where, on what order of windows."""
+
+    steps: Annotated[int, Ge(0)] = 100
+    """Optimizer steps of the whole run."""
+    windows_per_step: Annotated[int, Ge(1)] = 1
+    """Windows whose gradients are added up before a step."""
+    batch: Annotated[int, Ge(1)] = 1
+    """Windows swept side by side; at most ``windows_per_step``."""
+    seed: Annotated[int, Ge(0)] = 0
+    """Of fresh weights and of the order of windows."""
+    context: Annotated[int, Size(), Ge(0)] = 0
+    """Cut training windows into pieces of this many bases (``"4k"``); 0 takes whole windows."""
+    init: Path | None = None
+    """Checkpoint directory to start from; absent: fresh weights."""
+    rc: bool = False
+    """Reverse-complement half of the windows, chosen by seed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """``[checkpoint]``: how often the run is saved; it is always saved at the end and on SIGTERM."""
+
+    every_steps: Annotated[int, Ge(0)] = 50
+    """Steps between checkpoints; 0 saves by time alone."""
+    every_minutes: Annotated[float, Ge(0)] = 15.0
+    """Minutes between checkpoints; 0 saves by steps alone."""
+    keep: Annotated[int, Ge(1)] = 2
+    """Newest checkpoints kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """``[eval]``: when the held-out windows are scored during a run."""
+
+    split: str = "holdout"
+    """The split whose windows are scored."""
+    limit: Annotated[int, Ge(0)] = 0
+    """Score at most this many windows; 0 scores all."""
+    at_start: bool = True
+    """Score before the first step, so that a report can compare before and after."""
+    at_end: bool = True
+    """Score after the last step."""
+    every_steps: Annotated[int, Ge(0)] = 0
+    """Score every so many steps as well; 0 never."""
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "data": DataConfig,
+    "model": ModelConfig,
+    "stream": StreamConfig,
+    "loss": LossConfig,
+    "optim": OptimConfig,
+    "train": TrainConfig,
+    "checkpoint": CheckpointConfig,
+    "eval": EvalConfig,
+}
+
+# What may change between two halves of one run: places, cadence, and how a sum is cut into parts.
+_FREE_KEYS = {"train.init", "train.batch", "stream.chunk", "stream.threads"}
+_FREE_SECTIONS = {"data", "checkpoint", "eval"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run, completely: every key has a value."""
+
+    data: DataConfig
+    model: ModelConfig
+    stream: StreamConfig = field(default_factory=StreamConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Where values that are no defaults came from: ``run.toml:12``, ``preset nano``, ``--set``."""
+
+    def __post_init__(self) -> None:
+        if self.train.batch > self.train.windows_per_step:
+            raise ConfigError(
+                f"train.batch {self.train.batch} exceeds the {self.train.windows_per_step} windows of a step",
+                "lower train.batch or raise train.windows_per_step",
+            )
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        """Sections of plain values, as written to ``config.resolved.json``."""
+        return {name: _section_dict(getattr(self, name)) for name in SECTIONS}
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits of everything that determines the training result.
+
+        Not in it: paths, cadence of checkpoints and evaluation, threads, and ``stream.chunk`` and
+        ``train.batch``, which cut the same sums at other places.
+        """
+        text = json.dumps(training_keys(self.to_dict()), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def explain(self) -> list[tuple[str, Any, str]]:
+        """``(key, value, where it came from)`` for every key, in the order of the sections."""
+        return [(k, v, self.origins.get(k, "default")) for k, v in flatten(self.to_dict()).items()]
+
+
+def load_config(path: Path | None, preset: str | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Merge preset < file < overrides (``K=V``) into a checked ``Config``.
+
+    ``preset`` beats the file's own ``preset = "name"`` line. Relative paths count from the file's
+    folder, in overrides from the working directory. Raises ConfigError for anything unusable.
+    """
+    from genoctx import config_sources as sources
+
+    values: dict[str, sources.Value] = {}
+    in_file = sources.read_file(path, _known()) if path is not None else {}
+    named = in_file.pop("preset", None)
+    base = preset or (str(named.value) if named is not None else None)
+    if base is not None:
+        values |= sources.read_preset_values(base, _known())
+    values |= in_file
+    values |= dict(sources.parse_override(text) for text in overrides)
+    return _build(values)
+
+
+def preset_model(name: str) -> ModelConfig:
+    """The shape a preset describes; the rest of it needs data to be a run."""
+    from genoctx import config_sources as sources
+
+    values = sources.read_preset_values(name, _known())
+    shape = {key: value for key, value in values.items() if key.startswith("model.")}
+    return ModelConfig(**sources.check(shape, _known(), {"model": ModelConfig})["model"])
+
+
+def config_from_dict(raw: Mapping[str, Any], origin: str = "config.resolved.json") -> Config:
+    """The inverse of ``Config.to_dict``, for the resolved config stored with a run."""
+    from genoctx import config_sources as sources
+
+    return _build({k: sources.Value(v, origin, Path()) for k, v in flatten(raw).items()})
+
+
+def flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """``{"optim": {"lr": 1}}`` as ``{"optim.lr": 1}``."""
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
+def training_keys(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat keys of a resolved config that determine the training result."""
+    flat = flatten(sections)
+    return {k: v for k, v in flat.items() if k not in _FREE_KEYS and k.split(".")[0] not in _FREE_SECTIONS}
+
+
+def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """``train.seed 0 -> 1`` for every training key in which two resolved configs differ."""
+    a, b = training_keys(old), training_keys(new)
+    keys = [k for k in {**a, **b} if a.get(k) != b.get(k)]
+    return [f"{k} {json.dumps(a.get(k))} -> {json.dumps(b.get(k))}" for k in keys]
+
+
+def _section_dict(section: Any) -> dict[str, Any]:
+    if isinstance(section, ModelConfig):
+        return section.to_dict()
+    return {f.name: _json_value(getattr(section, f.name)) for f in fields(section)}
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _known() -> dict[str, Any]:
+    """Every ``section.key`` with the type of its field."""
+    hints = {name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()}
+    return {f"{name}.{f.name}": hints[name][f.name] for name, kind in SECTIONS.items() for f in fields(kind)}
+
+
+def _build(values: Mapping[str, Any]) -> Config:
+    from genoctx import config_sources as sources
+
+    checked = sources.check(values, _known(), SECTIONS)
+    origins = {key: value.origin for key, value in values.items()}
+    sections = {name: kind(**checked.get(name, {})) for name, kind in SECTIONS.items()}
+    return Config(**sections, origins=origins)

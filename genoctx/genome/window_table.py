@@ -1,0 +1,166 @@
+"""The window table: which stretches of a store a model reads, as a BED file. Windows are views."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from genoctx.errors import InputError
+from genoctx.files import write_atomic
+from genoctx.genome.bed import parse_span, text_lines
+from genoctx.genome.store import GenomeStore
+
+SCHEMA = 1
+KIND = "genoctx-windows"
+COLUMNS = ("chrom", "start", "end", "name", "score", "strand", "split", "n_fraction")
+
+_AGAIN = "cut the table again: genoctx windows STORE -o TABLE.bed --context 1M --holdout ..."
+
+
+@dataclass(frozen=True)
+class Window:
+    """Bases ``start..end-1`` of a contig, 0-based and half-open: the unit of training and evaluation."""
+
+    contig: str
+    start: int
+    end: int
+    name: str
+    """Unique in its table."""
+    strand: str
+    """``+``, or ``-`` to read the reverse complement."""
+    split: str
+    """``train`` or ``holdout``."""
+    gc: float
+    """(C + G) / (A + C + G + T), to three decimals as in the table."""
+    n_fraction: float
+    """Share of bases that are N, to six decimals."""
+
+
+@dataclass
+class WindowTable:
+    """Windows and where they come from."""
+
+    windows: tuple[Window, ...]
+    header: dict[str, str | int | float] = field(default_factory=dict)
+    """``store``, ``store_digest``, ``context``, ``stride``, ``guard``, ``holdout``, ``max_n``, ``seed``,
+    ``genoctx`` (the version)."""
+    path: Path | None = None
+    """The file it was read from."""
+
+    def split(self, name: str) -> tuple[Window, ...]:
+        """The windows of split ``name``, in table order; empty if there are none."""
+        return tuple(window for window in self.windows if window.split == name)
+
+
+def format_table(table: WindowTable) -> str:
+    """The text of a table: ``#key value`` lines, the column names, one tab-separated line per window."""
+    top = {"kind": KIND, "schema": SCHEMA, **table.header}
+    lines = [f"#{key}\t{_one_line(value)}" for key, value in top.items()]
+    lines.append("#" + "\t".join(COLUMNS))
+    for w in table.windows:
+        row = (w.contig, w.start, w.end, w.name, round(1000 * w.gc), w.strand, w.split, w.n_fraction)
+        lines.append("\t".join(map(str, row)))
+    return "\n".join(lines) + "\n"
+
+
+def _one_line(value: str | int | float) -> str:
+    """A header value that cannot break its line, nor the encoding: a path may hold any byte."""
+    text = str(value).translate({ord(blank): " " for blank in "\t\r\n"})
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def write_table(table: WindowTable, path: str | Path) -> None:
+    """Write ``table`` to ``path`` as BED; an existing file is replaced in one step."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"there is no folder {path.parent}", f"make it: mkdir -p {path.parent}")
+    write_atomic(path, format_table(table))
+
+
+def read_table(path: str | Path) -> WindowTable:
+    """Read a table. Raises InputError with file and line for everything that does not fit the format."""
+    path = Path(path)
+    header: dict[str, str | int | float] = {}
+    windows: list[Window] = []
+    names: dict[str, int] = {}
+    for number, line in text_lines(path):
+        if line.startswith("#"):
+            key, _, value = line[1:].partition("\t")
+            if not line.startswith("#" + "\t".join(COLUMNS[:3])):
+                header[key] = _value(key, value, f"{path}, line {number}")
+            continue
+        window = _row(line, f"{path}, line {number}")
+        if window.name in names:
+            raise InputError(
+                f"{path}, line {number}: the name {window.name!r} is that of line {names[window.name]}",
+                "names tell windows apart in reports; make them unique",
+            )
+        names[window.name] = number
+        windows.append(window)
+    _check_header(header, path)
+    return WindowTable(tuple(windows), header, path)
+
+
+def check_store(table: WindowTable, store: GenomeStore) -> None:
+    """InputError unless ``table`` was cut from the content of ``store`` and its windows lie inside."""
+    where = table.path or "the window table"
+    if table.header.get("store_digest") != store.digest:
+        raise InputError(
+            f"{where} was cut from store {table.header.get('store_digest')} "
+            f"({table.header.get('store')}), but {store.path} is {store.digest}",
+            "give the store it was cut from, or cut a new table from this one",
+        )
+    for window in table.windows:
+        length = store.contig(window.contig).length
+        if window.end > length:
+            raise InputError(
+                f"{where}: window {window.name} ends at {window.end:,}, "
+                f"but {window.contig} has {length:,} bases",
+                _AGAIN,
+            )
+
+
+_NUMBERS = {"schema": int, "context": int, "stride": int, "guard": int, "seed": int, "max_n": float}
+
+
+def _value(key: str, value: str, where: str) -> str | int | float:
+    try:
+        return _NUMBERS.get(key, str)(value)
+    except ValueError as error:
+        raise InputError(f"{where}: {key} is {value!r}, not a number", _AGAIN) from error
+
+
+def _check_header(header: dict[str, str | int | float], path: Path) -> None:
+    if header.pop("kind", None) != KIND:
+        raise InputError(f"{path} is not a window table of genoctx", _AGAIN)
+    schema = header.pop("schema", None)
+    if schema != SCHEMA:
+        raise InputError(f"{path} has schema {schema}, but this genoctx reads schema {SCHEMA}", _AGAIN)
+    for key in ("store", "store_digest", "context"):
+        if key not in header:
+            raise InputError(f"{path} has no header line #{key}", _AGAIN)
+
+
+def _row(line: str, where: str) -> Window:
+    fields = line.split("\t")
+    if len(fields) < len(COLUMNS):
+        raise InputError(f"{where}: {len(fields)} columns instead of {', '.join(COLUMNS)}", _AGAIN)
+    contig, first, last, name, score, strand, split, n_fraction = fields[: len(COLUMNS)]
+    start, end = parse_span(first, last, where)
+    if strand not in ("+", "-"):
+        raise InputError(f"{where}: strand {strand!r} is neither + nor -", _AGAIN)
+    if not (contig and name and split):
+        raise InputError(f"{where}: contig, name or split is empty", _AGAIN)
+    gc, share = _share(score, 1000, "score", where), _share(n_fraction, 1, "n_fraction", where)
+    return Window(contig, start, end, name, strand, split, gc, share)
+
+
+def _share(text: str, scale: int, column: str, where: str) -> float:
+    """A column between 0 and ``scale`` as a fraction."""
+    try:
+        value = float(text) / scale
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:  # also false for nan
+        raise InputError(f"{where}: {column} {text!r} does not lie between 0 and {scale}", _AGAIN)
+    return value

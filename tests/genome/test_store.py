@@ -1,0 +1,406 @@
+import gzip
+import hashlib
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from genome_helpers import GENOMES, bgzip, fasta, gzip_members
+from hypothesis import given
+from hypothesis import strategies as st
+
+import genoctx.genome.store as store_module
+from genoctx.errors import InputError, UsageError
+from genoctx.genome.alphabet import decode
+from genoctx.genome.store import GenomeStore, ingest
+
+# name of the file: contig, length, runs of N, N, and what Python's own hands counted
+REAL = {
+    "human_hg19_chr3_42M.fa.gz": ("chr3", 2_000_001, 0, 0),
+    "human_hg19_chr4_103M.fa.gz": ("chr4", 2_000_001, 0, 0),
+    "human_hg19_chr5_124M.fa.gz": ("chr5", 2_000_001, 0, 0),
+    "human_hs37_chrX_1-6000000.fa.gz": ("X", 6_000_000, 7, 360_000),
+    "lambda_phage.fa.gz": ("gi|9626243|ref|NC_001416.1|", 48_502, 0, 0),
+    "yeast_r64_chrI.fna.gz": ("NC_001133.9", 230_218, 0, 0),
+}
+
+
+def naive(path) -> bytes:
+    """The bases of a file with one record, as they are written."""
+    return b"".join(gzip.open(path).read().split(b"\n")[1:])
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    return ingest([GENOMES / name for name in REAL], tmp_path_factory.mktemp("real") / "store")
+
+
+@pytest.fixture
+def small(tmp_path):
+    (tmp_path / "g.fa").write_bytes(fasta({"a": "ACGTNNacgtRRY", "b": "NNNN", "c": "gattaca"}))
+    return ingest(tmp_path / "g.fa", tmp_path / "store")
+
+
+def test_real_genomes_have_their_known_sizes(real):
+    found = {c.source: (c.name, c.length, c.n_runs, c.n_count) for c in real.contigs}
+    assert found == REAL
+    assert real.bases == sum(length for _, length, _, _ in REAL.values())
+    assert real.n_runs == 7
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_real_genomes_base_by_base(real, name):
+    letters = naive(GENOMES / name)
+    contig = real.contig(REAL[name][0])
+    assert decode(real.codes(contig.name, 0, contig.length)) == letters.upper()
+    lower = np.frombuffer(letters, dtype=np.uint8) >= ord("a")
+    assert np.array_equal(real.softmask(contig.name, 0, contig.length), lower)
+    upper = letters.upper()
+    gc = upper.count(b"G") + upper.count(b"C")
+    assert contig.gc == gc / (gc + upper.count(b"A") + upper.count(b"T"))
+    assert contig.softmask_fraction == lower.mean()
+    assert contig.iupac_counts == {}
+
+
+def test_yeast_is_soft_masked(real):
+    assert round(real.contig("NC_001133.9").softmask_fraction, 3) == 0.129
+    assert real.contig("chr3").softmask_fraction == 0
+    assert real.warnings == ()
+
+
+def test_files_are_what_the_format_says(small):
+    assert sorted(p.name for p in small.path.iterdir()) == ["codes.u8", "manifest.json", "softmask.bits"]
+    codes = (small.path / "codes.u8").read_bytes()
+    assert decode(np.frombuffer(codes, dtype=np.uint8)) == b"ACGTNNACGTRRYNNNNGATTACA"
+    bits = np.unpackbits(np.frombuffer((small.path / "softmask.bits").read_bytes(), dtype=np.uint8))
+    assert bits.tolist() == [0] * 6 + [1] * 4 + [0] * 7 + [1] * 7
+    manifest = json.loads((small.path / "manifest.json").read_text())
+    assert manifest["sources"][0]["path"] == "g.fa"
+    assert (
+        manifest["sources"][0]["sha256"] == hashlib.sha256((small.path / "../g.fa").read_bytes()).hexdigest()
+    )
+    assert manifest["contigs"][0]["sha256"] == hashlib.sha256(codes[:13]).hexdigest()
+    lines = [f"{c['name']}\t{c['length']}\t{c['sha256']}\n" for c in manifest["contigs"]]
+    assert manifest["digest"] == hashlib.sha256(("genoctx-store 1\n" + "".join(lines)).encode()).hexdigest()
+
+
+def test_contigs_carry_their_counts(small):
+    a, b, c = small.contigs
+    assert (a.n_runs, a.n_count, a.iupac_counts, a.gc) == (1, 2, {"R": 2, "Y": 1}, 0.5)
+    assert (b.n_runs, b.n_count, b.gc, b.softmask_fraction) == (1, 4, 0.0, 0.0)
+    assert (c.offset, c.softmask_fraction, c.line, c.source) == (17, 1.0, 5, "g.fa")
+
+
+def test_codes_are_a_read_only_view(small):
+    codes = small.codes("a", 2, 6)
+    assert type(codes) is np.ndarray
+    assert codes.dtype == np.uint8
+    with pytest.raises(ValueError, match="read-only"):
+        codes[0] = 1
+    assert small.codes("a", 3, 3).size == 0
+    assert small.softmask("c", 0, 0).size == 0
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 3), (0, 14), (5, 4), (13, 14)])
+def test_nothing_outside_a_contig_can_be_read(small, start, end):
+    for read in (small.codes, small.softmask):
+        with pytest.raises(InputError, match="outside the contig, which has 13 bases"):
+            read("a", start, end)
+
+
+def test_unknown_contig_names_what_there_is(small):
+    with pytest.raises(InputError, match="no contig 'chrA'") as caught:
+        small.codes("chrA", 0, 1)
+    assert "a, b, c" in caught.value.hint
+
+
+# identity of the content
+
+
+def test_digest_ignores_layout_case_and_compression(tmp_path):
+    records = {"a": "ACGTRN" * 50, "b": "GATTACA"}
+    lower = {name: bases.lower() for name, bases in records.items()}
+    layouts = [
+        fasta(records),
+        fasta(records, width=7, end="\r\n", final=False),
+        gzip_members(fasta(lower), 3),
+        bgzip(fasta(records)),
+    ]
+    digests = set()
+    for i, data in enumerate(layouts):
+        (tmp_path / f"{i}.fa").write_bytes(data)
+        digests.add(ingest(tmp_path / f"{i}.fa", tmp_path / f"store{i}", name=f"n{i}").digest)
+    (tmp_path / "x.fa").write_bytes(fasta({"a": records["a"]}))
+    (tmp_path / "y.fa").write_bytes(fasta({"b": records["b"]}))
+    digests.add(ingest([tmp_path / "x.fa", tmp_path / "y.fa"], tmp_path / "joined").digest)
+    assert len(digests) == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"a": "ACGA", "b": "GG"}, {"a": "ACGT", "c": "GG"}, {"a": "ACGTG", "b": "G"}, {"b": "GG", "a": "ACGT"}],
+)
+def test_digest_changes_with_every_base_name_and_order(tmp_path, other):
+    digests = []
+    for i, records in enumerate([{"a": "ACGT", "b": "GG"}, other]):
+        (tmp_path / f"{i}.fa").write_bytes(fasta(records))
+        digests.append(ingest(tmp_path / f"{i}.fa", tmp_path / f"s{i}").digest)
+    assert digests[0] != digests[1]
+
+
+# what is read over, and said
+
+
+def test_warnings(tmp_path):
+    (tmp_path / "g.fa").write_bytes(b"\xef\xbb\xbf>a\nacgu\n>empty\n>b\nacgt\n")
+    store = ingest(tmp_path / "g.fa", tmp_path / "s")
+    assert [c.name for c in store.contigs] == ["a", "b"]
+    text = "\n".join(store.warnings)
+    assert "byte order mark" in text
+    assert "1 records without bases were skipped: empty" in text
+    assert "1 U were read as T" in text
+    assert "100.0 % of the bases are lower case: that is a way of writing" in text
+    assert GenomeStore.open(tmp_path / "s").warnings == store.warnings
+
+
+def test_only_empty_records(tmp_path):
+    (tmp_path / "g.fa").write_bytes(b">a\n>b\n\n")
+    with pytest.raises(InputError, match="no sequence has any bases"):
+        ingest(tmp_path / "g.fa", tmp_path / "s")
+    assert os.listdir(tmp_path) == ["g.fa"]
+
+
+def test_duplicate_names_over_two_files(tmp_path):
+    (tmp_path / "x.fa").write_bytes(b">a\nA\n")
+    (tmp_path / "y.fa").write_bytes(b">b\nA\n>a\nA\n")
+    with pytest.raises(
+        InputError, match=r"y.fa, line 3: the name 'a' is used twice, first in .*x.fa, line 1"
+    ):
+        ingest([tmp_path / "x.fa", tmp_path / "y.fa"], tmp_path / "s")
+
+
+def test_n_runs_over_piece_borders(tmp_path, monkeypatch):
+    (tmp_path / "g.fa").write_bytes(
+        b">a\nANNNNNNNNNNNNNNNNNNNNNNNNNNNNNCNNNNNNNNNNNNNNNN\n>b\nNNA\nN\n>c\nN\n"
+    )
+    for block in range(1, 12):
+        monkeypatch.setattr("genoctx.genome.source.BLOCK", block)
+        monkeypatch.setattr("genoctx.genome.source._RAW_BLOCK", block)
+        store = ingest(tmp_path / "g.fa", tmp_path / "s", force=True)
+        assert [c.n_runs for c in store.contigs] == [2, 2, 1]
+
+
+# nothing is left, nothing is lost
+
+
+def tree(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("data", [b">a\nACGT!\n", b"", gzip.compress(b">a\nAC\n" * 9)[:-3]])
+def test_bad_input_leaves_nothing_behind(tmp_path, data):
+    (tmp_path / "g.fa").write_bytes(data)
+    with pytest.raises(InputError):
+        ingest(tmp_path / "g.fa", tmp_path / "new" / "deep" / "store")
+    assert tree(tmp_path) == ["g.fa"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+@pytest.mark.parametrize("where", ["progress", "write_atomic", "sync_folder"])
+def test_interruption_leaves_nothing_and_keeps_the_old_store(tmp_path, monkeypatch, error, where):
+    (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
+    (tmp_path / "h.fa").write_bytes(b">b\nGGGG\n")
+    old = ingest(tmp_path / "g.fa", tmp_path / "s")
+    before = tree(tmp_path)
+
+    def stop(*_):
+        raise error
+
+    progress = stop if where == "progress" else None
+    if where != "progress":
+        monkeypatch.setattr(store_module, where, stop)
+    with pytest.raises(type(error) if isinstance(error, OSError) else error):
+        ingest(tmp_path / "h.fa", tmp_path / "s", force=True, progress=progress)
+    assert tree(tmp_path) == before
+    assert GenomeStore.open(tmp_path / "s").digest == old.digest
+
+
+def test_a_failing_rename_brings_the_old_store_back(tmp_path, monkeypatch):
+    (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
+    ingest(tmp_path / "g.fa", tmp_path / "s")
+    before, rename = tree(tmp_path), os.rename
+
+    def fail(source, target):
+        if str(source).endswith(".partial"):
+            raise OSError(5, "Input/output error")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        ingest(tmp_path / "g.fa", tmp_path / "s", force=True)
+    assert tree(tmp_path) == before
+
+
+def test_a_taken_place_is_refused_before_reading(tmp_path, small):
+    with pytest.raises(UsageError, match="exists already") as caught:
+        ingest(tmp_path / "missing.fa", small.path)
+    assert "--force" in caught.value.hint
+
+
+def test_force_replaces_a_store_and_nothing_else(tmp_path, small):
+    (tmp_path / "h.fa").write_bytes(b">z\nACGT\n")
+    assert [c.name for c in ingest(tmp_path / "h.fa", small.path, force=True).contigs] == ["z"]
+    assert tree(small.path) == ["codes.u8", "manifest.json", "softmask.bits"]
+    assert tree(tmp_path) == ["g.fa", "h.fa", "store", *(f"store/{name}" for name in tree(small.path))]
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "thesis.tex").write_text("x")
+    for taken in (tmp_path / "precious", tmp_path / "h.fa"):
+        with pytest.raises(UsageError, match="is not a genome store"):
+            ingest(tmp_path / "h.fa", taken, force=True)
+    assert (tmp_path / "precious" / "thesis.tex").exists()
+
+
+def test_a_link_to_a_store_stays_a_link(tmp_path, small):
+    (tmp_path / "link").symlink_to(small.path)
+    (tmp_path / "h.fa").write_bytes(b">z\nACGT\n")
+    ingest(tmp_path / "h.fa", tmp_path / "link", force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert [c.name for c in GenomeStore.open(small.path).contigs] == ["z"]
+
+
+def test_permissions_follow_the_umask(small):
+    umask = os.umask(0)
+    os.umask(umask)
+    assert small.path.stat().st_mode & 0o777 == 0o777 & ~umask
+
+
+def test_no_input_and_stdin_twice(tmp_path):
+    with pytest.raises(UsageError, match="no FASTA"):
+        ingest([], tmp_path / "s")
+    with pytest.raises(UsageError, match="only once"):
+        ingest(["-", "-"], tmp_path / "s")
+
+
+def test_a_terminal_as_standard_input(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    with pytest.raises(InputError, match="nothing is piped"):
+        ingest("-", tmp_path / "s")
+
+
+# opening what is broken
+
+
+def edit(store, **changes):
+    path = store.path / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"schema": 2}, "schema 2"),
+        ({"kind": "zarr"}, "kind"),
+        ({"alphabet": "ACGT"}, "alphabet"),
+        ({"contigs": []}, "no contigs"),
+        ({"contigs": [{}]}, "no key 'name'"),
+        ({"contigs": 7}, "not iterable"),
+        ({"digest": "0" * 64}, "digest"),
+        ({"name": None}, "None should be text"),
+        ({"sources": [{"path": "g", "sha256": "0", "format": "plain", "bytes": "9"}]}, "bytes = '9'"),
+    ],
+)
+def test_an_edited_manifest_is_refused(small, changes, word):
+    edit(small, **changes)
+    with pytest.raises(InputError, match=word) as caught:
+        GenomeStore.open(small.path)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        *(("length", 12), ("length", -1), ("length", True), ("offset", 1), ("name", "b"), ("name", 3)),
+        *(("gc", 2.0), ("gc", None), ("iupac_counts", {"R": "2"}), ("n_runs", 1.5), ("sha256", "0")),
+    ],
+)
+def test_an_edited_contig_is_refused(small, field, value):
+    contigs = json.loads((small.path / "manifest.json").read_text())["contigs"]
+    contigs[0][field] = value
+    edit(small, contigs=contigs)
+    with pytest.raises(InputError, match="is broken"):
+        GenomeStore.open(small.path)
+
+
+@pytest.mark.parametrize("name", ["codes.u8", "softmask.bits"])
+@pytest.mark.parametrize(
+    "change", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: b"", None]
+)
+def test_files_of_another_size_are_refused(small, name, change):
+    path = small.path / name
+    if change is None:
+        path.unlink()
+    else:
+        path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InputError, match=name) as caught:
+        GenomeStore.open(small.path)
+    assert "incomplete" in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "\x00"])
+def test_a_manifest_that_is_no_json_object(small, text):
+    (small.path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        GenomeStore.open(small.path)
+
+
+def test_a_folder_that_is_no_store(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InputError, match="not a genome store") as caught:
+            GenomeStore.open(path)
+        assert "genoctx ingest" in caught.value.hint
+
+
+# whatever the layout
+
+bases = st.text(alphabet="ACGTNRYSWKMBDHVacgtnryswkmbdhv", max_size=60)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["chr1", "2", "X|y", "scaffold_7"]), bases, min_size=1),
+    st.integers(1, 70),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.sampled_from([bytes, gzip.compress, lambda d: gzip_members(d, 4), lambda d: bgzip(d, block=37)]),
+    st.integers(1, 50),
+)
+def test_what_goes_in_comes_out(tmp_path_factory, records, width, end, pack, block):
+    folder = tmp_path_factory.mktemp("roundtrip")
+    (folder / "g").write_bytes(pack(fasta(records, width, end)))
+    kept = {name: text for name, text in records.items() if text}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("genoctx.genome.source.BLOCK", block)
+        if not kept:
+            with pytest.raises(InputError):
+                ingest(folder / "g", folder / "s")
+            return
+        store = ingest(folder / "g", folder / "s")
+    assert [contig.name for contig in store.contigs] == list(kept)
+    for contig in store.contigs:
+        text = kept[contig.name]
+        for start, end_ in ((0, len(text)), (len(text) // 3, len(text)), (0, len(text) // 2)):
+            part = text[start:end_]
+            assert decode(store.codes(contig.name, start, end_)).decode() == part.upper()
+            assert store.softmask(contig.name, start, end_).tolist() == [c.islower() for c in part]
+        assert contig.n_count == text.upper().count("N")
+        assert contig.n_runs == len([run for run in _runs(text.upper()) if run[0] == "N"])
+        assert sum(contig.iupac_counts.values()) == sum(c not in "ACGTN" for c in text.upper())
+
+
+def _runs(text: str) -> list[str]:
+    runs: list[str] = []
+    for char in text:
+        if runs and runs[-1][0] == char:
+            runs[-1] += char
+        else:
+            runs.append(char)
+    return runs
