@@ -26,6 +26,7 @@ __all__ = [
     "differing_keys",
     "list_presets",
     "load_config",
+    "load_model_config",
     "preset_model",
     "read_preset",
 ]
@@ -198,24 +199,20 @@ def load_config(path: Path | None, preset: str | None = None, overrides: Sequenc
     """
     from genoctx import config_sources as sources
 
-    values: dict[str, sources.Value] = {}
-    in_file = sources.read_file(path, _known()) if path is not None else {}
-    named = in_file.pop("preset", None)
-    base = preset or (str(named.value) if named is not None else None)
-    if base is not None:
-        values |= sources.read_preset_values(base, _known())
-    values |= in_file
-    values |= dict(sources.parse_override(text) for text in overrides)
-    return _build(values)
+    return _build(_merged(path, preset) | dict(sources.parse_override(text) for text in overrides))
+
+
+def load_model_config(path: Path | None, preset: str | None = None) -> ModelConfig:
+    """The shape alone that a preset and a file describe; what else a run needs may be missing."""
+    from genoctx import config_sources as sources
+
+    shape = {key: value for key, value in _merged(path, preset).items() if key.startswith("model.")}
+    return ModelConfig(**sources.check(shape, _known(), {"model": ModelConfig})["model"])
 
 
 def preset_model(name: str) -> ModelConfig:
     """The shape a preset describes; the rest of it needs data to be a run."""
-    from genoctx import config_sources as sources
-
-    values = sources.read_preset_values(name, _known())
-    shape = {key: value for key, value in values.items() if key.startswith("model.")}
-    return ModelConfig(**sources.check(shape, _known(), {"model": ModelConfig})["model"])
+    return load_model_config(None, name)
 
 
 def config_from_dict(raw: Mapping[str, Any], origin: str = "config.resolved.json") -> Config:
@@ -259,6 +256,16 @@ def _known() -> dict[str, Any]:
     """Every ``section.key`` with the type of its field."""
     hints = {name: get_type_hints(kind, include_extras=True) for name, kind in SECTIONS.items()}
     return {f"{name}.{f.name}": hints[name][f.name] for name, kind in SECTIONS.items() for f in fields(kind)}
+
+
+def _merged(path: Path | None, preset: str | None) -> dict[str, Any]:
+    """Values of preset < file, by flat key."""
+    from genoctx import config_sources as sources
+
+    in_file = sources.read_file(path, _known()) if path is not None else {}
+    named = in_file.pop("preset", None)
+    base = preset or (str(named.value) if named is not None else None)
+    return (sources.read_preset_values(base, _known()) if base is not None else {}) | in_file
 
 
 def _build(values: Mapping[str, Any]) -> Config:

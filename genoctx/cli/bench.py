@@ -19,7 +19,9 @@ class What(enum.StrEnum):
 
 def bench(
     what: Annotated[What, typer.Argument(help="length: one exact training step at growing window lengths.")],
-    store: Annotated[Path, typer.Argument(help="Genome store, written by `genoctx ingest`.", metavar="STORE")],
+    store: Annotated[
+        Path, typer.Argument(help="Genome store, written by `genoctx ingest`.", metavar="STORE")
+    ],
     contig: Annotated[str, typer.Option(help="Contig the windows are cut from; default: the longest.")] = "",
     start: Annotated[str, typer.Option(help="First base of the windows, 0-based.")] = "0",
     contexts: Annotated[str, typer.Option(help="Window lengths, separated by commas.")] = "16k,64k,256k,1M",
@@ -42,9 +44,18 @@ def bench(
     results = []
     for context in [parse_size(text) for text in contexts.split(",")]:
         console.info(f"one training step of {preset} on {format_size(context)} bases of {name}")
-        results.append(run_length(store, name, parse_size(start), context, preset, parse_size(chunk), threads))
+        results.append(
+            run_length(store, name, parse_size(start), context, preset, parse_size(chunk), threads)
+        )
     if console.json:
-        console.emit({"machine": machine(), "versions": versions(), "preset": preset, "lengths": [vars(r) for r in results]})
+        console.emit(
+            {
+                "machine": machine(),
+                "versions": versions(),
+                "preset": preset,
+                "lengths": [vars(r) for r in results],
+            }
+        )
         return
     gib = 1 << 30
     rows = [

@@ -11,7 +11,7 @@ import json as _json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -114,11 +114,19 @@ class Console:
 
     @contextmanager
     def log_to(self, path: Path) -> Iterator[None]:
-        """Append every line of talk, uncoloured, to ``path`` as well (a run's ``train.log``)."""
+        """Append every line of talk, uncoloured, to ``path`` as well (a run's ``train.log``).
+
+        An error that ends the block is the log's last line; it is said to the user elsewhere.
+        """
         with path.open("a", encoding="utf-8") as log:
             self._logs.append(log)
             try:
                 yield
+            except BaseException as error:
+                with suppress(OSError):  # a full disk: the error itself matters more
+                    log.write(f"ended: {str(error) or type(error).__name__}\n")
+                    log.flush()
+                raise
             finally:
                 self._logs.remove(log)
 

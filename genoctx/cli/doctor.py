@@ -15,9 +15,12 @@ def doctor(
     config: Annotated[
         Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Test the model of this configuration.")
     ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", help="Test this preset's model; default nano.")] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="Test this preset's model; default nano.")
+    ] = None,
     selftest: Annotated[
-        bool, typer.Option("--selftest", help="Prove streamed = whole: all gradients, float64. Exit 3 if not.")
+        bool,
+        typer.Option("--selftest", help="Prove streamed = whole: all gradients, float64. Exit 3 if not."),
     ] = False,
 ) -> None:
     """Versions, memory, threads, devices and kernels; with --selftest a proof on your model's shape.
@@ -61,11 +64,10 @@ def _facts() -> dict[str, Any]:
 
 
 def _selftest(console: Console, config: Path | None, preset: str | None) -> dict[str, Any]:
-    from genoctx.config import load_config, preset_model
+    from genoctx.config import load_model_config
     from genoctx.run.selftest import LIMIT, selftest
 
-    shape = load_config(config, preset).model if config is not None else preset_model(preset or "nano")
-    found = selftest(shape)
+    found = selftest(load_model_config(config, preset or ("nano" if config is None else None)))
     c = found.comparison
     console.info(
         f"selftest {'passed' if found.passed else 'FAILED'}: {found.tokens} tokens in {found.chunks} chunks, "

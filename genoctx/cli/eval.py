@@ -13,7 +13,8 @@ from genoctx.errors import CheckFailed, InputError, UsageError
 
 def evaluate(
     model: Annotated[
-        Path, typer.Argument(metavar="CKPT|RUN", help="Checkpoint directory (hub layout), or a run: its newest.")
+        Path,
+        typer.Argument(metavar="CKPT|RUN", help="Checkpoint directory (hub layout), or a run: its newest."),
     ],
     windows: Annotated[Path, typer.Option("--windows", metavar="TABLE.bed", help="Window table.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where ledger.npz goes.")],
@@ -21,12 +22,13 @@ def evaluate(
     store: Annotated[
         Path | None, typer.Option("--store", help="Genome store; default: the one the table names.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", help="Score at most N windows; 0 scores all.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Score at most N windows; 0 scores all.")] = 0,
     chunk: Annotated[str, typer.Option("--chunk", help="Tokens per chunk.")] = "4k",
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float64.")] = "float32",
-    threads: Annotated[int, typer.Option("--threads", help="CPU threads; 0 takes all.")] = 0,
+    threads: Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0 takes all.")] = 0,
     fail_above: Annotated[
-        float | None, typer.Option("--fail-above", metavar="BITS", help="Exit 3 if bits/base over ACGT exceed this.")
+        float | None,
+        typer.Option("--fail-above", metavar="BITS", help="Exit 3 if bits/base over ACGT exceed this."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the ledger that is there.")] = False,
 ) -> None:
@@ -36,6 +38,11 @@ def evaluate(
     from genoctx.sizes import parse_size
 
     console = get_console()
+    tokens = parse_size(chunk)
+    if tokens < 1:
+        raise UsageError(f"--chunk {chunk} holds no token", "write it like 4k")
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file", "give -o a directory")
     if (output / "ledger.npz").exists() and not force:
         raise UsageError(f"{output / 'ledger.npz'} exists", "give another -o, or --force to replace it")
     if dtype not in ("float32", "bfloat16", "float64"):
@@ -46,7 +53,7 @@ def evaluate(
             f"{model} is neither a checkpoint (no config.json) nor a run with one",
             "give RUN/checkpoints/step-..., a hub directory, or a run that has saved",
         )
-    step = checkpoint_step(directory) if directory.name.startswith("step-") else 0
+    step = checkpoint_step(directory)
     place = store or Path(str(read_table(windows).header["store"]))
 
     import torch
@@ -60,7 +67,7 @@ def evaluate(
     loaded = load_model(directory, dtype=getattr(torch, dtype))
     data = open_data(place, windows, loaded.config.vocab_size)
     chosen = windows_of(data, split, limit)
-    ledger = score(loaded, data, chosen, chunk=parse_size(chunk), step=step, out=output, monitor=console)
+    ledger = score(loaded, data, chosen, chunk=tokens, step=step, out=output, monitor=console)
     sums = ledger.totals()
     console.info(f"next: genoctx report {output}")
     if console.json:
@@ -74,4 +81,6 @@ def evaluate(
             }
         )
     if fail_above is not None and sums.bits_acgt > fail_above:
-        raise CheckFailed(f"{sums.bits_acgt:.4f} bits/base exceed --fail-above {fail_above}", "see genoctx report")
+        raise CheckFailed(
+            f"{sums.bits_acgt:.4f} bits/base exceed --fail-above {fail_above}", "see genoctx report"
+        )

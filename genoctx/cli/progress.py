@@ -32,6 +32,8 @@ class Progress:
     ) -> None:
         self.label, self.total, self.unit = label, total, unit
         self.done: float = 0
+        self.begin: float = 0
+        """What was done before this session; it does not count for the rate."""
         self.text = ""
         self._console, self._live, self._lines, self._clock = console, live, lines, clock
         self._stack = ExitStack()
@@ -55,8 +57,8 @@ class Progress:
         share = f" ({100 * self.done / self.total:.0f}%)" if self.total else ""
         parts = [f"{self.label}: {number(self.done)}{of} {self.unit}{share}"]
         elapsed = self._clock() - self._start
-        if self.done and elapsed > 0:
-            rate = self.done / elapsed
+        if self.done > self.begin and elapsed > 0:
+            rate = (self.done - self.begin) / elapsed
             parts.append(f"{number(rate)} {self.unit}/s" if rate >= 0.1 else f"{1 / rate:.1f} s each")
             if self.total and self.total > self.done:
                 parts.append(f"ETA {duration((self.total - self.done) / rate)}")

@@ -18,14 +18,20 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, None: 1.0}
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="What to train, on what.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="RUN", help="Run directory.")],
-    preset: Annotated[str | None, typer.Option("--preset", help="Model and defaults beneath the file.")] = None,
+    preset: Annotated[
+        str | None, typer.Option("--preset", help="Model and defaults beneath the file.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V", help="Override one key, e.g. optim.lr=1e-4.")
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Same as --set train.steps=N.")] = None,
-    max_time: Annotated[str, typer.Option("--max-time", help="Save and exit 75 after this long: 90m, 2h.")] = "",
+    max_time: Annotated[
+        str, typer.Option("--max-time", help="Save and exit 75 after this long: 90m, 2h.")
+    ] = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: remove the run that is there.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Print where each value came from, and stop.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print where each value came from, and stop.")
+    ] = False,
 ) -> None:
     """Fine-tune on the training windows; held-out windows are scored before step 1 and at the end.
 
@@ -38,25 +44,21 @@ def train(
     overrides = [*(set_ or []), *([f"train.steps={steps}"] if steps is not None else [])]
     loaded = load_config(config, preset, overrides)
     if explain:
-        rows = [(key, str(value), origin) for key, value, origin in loaded.explain()]
+        rows = loaded.explain()
         if console.json:
             console.emit({key: {"value": value, "origin": origin} for key, value, origin in rows})
         else:
-            console.table("", ("key", "value", "from"), rows, stdout=True)
+            table = [(key, str(value), origin) for key, value, origin in rows]
+            console.table("", ("key", "value", "from"), table, stdout=True)
         return
+    seconds = _seconds(max_time)
 
-    from genoctx.run.rundir import refuse_foreign
     from genoctx.run.train import train as run_training
 
-    seconds = _seconds(max_time)
-    refuse_foreign(output)
-    output.mkdir(parents=True, exist_ok=True)
-    with console.log_to(output / "train.log"):
-        outcome = run_training(
-            loaded, source=config.read_text(), out=output, monitor=console, fresh=fresh, max_seconds=seconds
-        )
-        console.info(f"done: step {outcome.step}, {outcome.bases:,} bases, checkpoint {outcome.checkpoint}")
-        console.info(f"next: genoctx report {output}")
+    outcome = run_training(
+        loaded, source=config.read_text(), out=output, monitor=console, fresh=fresh, max_seconds=seconds
+    )
+    console.info(f"next: genoctx report {output}")
     if console.json:
         console.emit(
             {
@@ -70,7 +72,10 @@ def train(
 
 
 def _seconds(text: str) -> float:
-    match = _DURATION.fullmatch(text.strip()) if text else None
-    if text and match is None:
+    if not text:
+        return 0.0
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if not seconds:
         raise UsageError(f"--max-time {text!r} is not a duration", "write it like 90m, 2h or 3600")
-    return float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    return seconds

@@ -48,15 +48,20 @@ class Batch:
         return self.tokens_BT[:, start:end], self.targets_BT[:, start:end], skip
 
 
+def no_target(name: str) -> InputError:
+    """The error for window ``name``, in which nothing can be predicted."""
+    return InputError(
+        f"window {name} has no base to predict: every target is N, IUPAC or masked",
+        "cut the table again with a lower --max-n, or remove this row",
+    )
+
+
 def refuse_without_targets(batches: Iterable[Batch]) -> None:
     """InputError naming the first window in which nothing can be predicted."""
     for batch in batches:
         for name, row in zip(batch.names, batch.targets_BT, strict=True):
             if not bool((row >= 0).any()):
-                raise InputError(
-                    f"window {name} has no base to predict: every target is N, IUPAC or masked",
-                    "cut the table again with a lower --max-n, or remove this row",
-                )
+                raise no_target(name)
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from genoctx.engine.optimizer import Optimizer
-from genoctx.errors import InputError
+from genoctx.errors import GenoctxError, InputError
 from genoctx.model.hybrid import Hybrid
 from genoctx.model.weights import load_weights, save_weights
 
 OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
+_REMEDY = "remove this checkpoint to go on from the one before, or start over with --fresh"
 
 
 @dataclass(frozen=True)
@@ -28,19 +29,37 @@ class LoopState:
 
 
 def write_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer, state: LoopState) -> None:
-    """Fill an existing, empty directory; the caller renames it into place when this returns."""
-    save_weights(model, directory)
-    save_file({n: t.contiguous().clone() for n, t in optimizer.state()}, directory / OPTIMIZER_FILE)
-    (directory / STATE_FILE).write_text(json.dumps(asdict(state)) + "\n")
+    """Fill an existing, empty directory; the caller renames it into place when this returns.
+
+    GenoctxError when the disk is full or refuses.
+    """
+    try:
+        save_weights(model, directory)
+        save_file({n: t.contiguous().clone() for n, t in optimizer.state()}, directory / OPTIMIZER_FILE)
+        (directory / STATE_FILE).write_text(json.dumps(asdict(state)) + "\n")
+    except (OSError, SafetensorError) as error:
+        raise GenoctxError(
+            f"cannot write the checkpoint of step {state.step} into {directory.parent}: {error}",
+            "free some space there; older checkpoints are intact, and the same command goes on from the newest",
+        ) from error
 
 
 def read_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer) -> LoopState:
     """Put weights and moments back; InputError names the file that is missing or broken."""
-    load_weights(model, directory)
-    remedy = "remove this checkpoint to go on from the one before, or start over with --fresh"
     try:
+        load_weights(model, directory)
         optimizer.load_state(load_file(directory / OPTIMIZER_FILE))
+    except InputError as error:
+        raise InputError(f"checkpoint {directory} cannot be read: {error.message}", _REMEDY) from error
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+        raise InputError(f"checkpoint {directory} cannot be read: {OPTIMIZER_FILE}: {error}", _REMEDY) from error
+    return read_state(directory)
+
+
+def read_state(directory: Path) -> LoopState:
+    """The integers alone; InputError when they cannot be read."""
+    try:
         raw = json.loads((directory / STATE_FILE).read_text())
         return LoopState(step=int(raw["step"]), bases=int(raw["bases"]), schema=int(raw["schema"]))
-    except (OSError, SafetensorError, ValueError, KeyError) as error:
-        raise InputError(f"checkpoint {directory} cannot be read: {error}", remedy) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"checkpoint {directory} cannot be read: {STATE_FILE}: {error}", _REMEDY) from error

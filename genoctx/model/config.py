@@ -161,4 +161,9 @@ def read_hub_config(path: Path) -> ModelConfig:
         raw = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read model config {path}: {error}") from error
-    return from_hub(raw)
+    if not isinstance(raw, dict):
+        raise ConfigError(f"model config {path} is not a JSON object", "take the config.json of the checkpoint")
+    try:
+        return from_hub(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}", error.hint) from error

@@ -7,7 +7,6 @@ are of one machine and one run; compare ratios, not seconds, across machines.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from genoctx.errors import GenoctxError, InputError
+from genoctx.run.machine import peak_resident_memory
 
 
 @dataclass(frozen=True)
@@ -41,23 +41,22 @@ class LengthResult:
     nats_per_base: float
 
 
-def peak_resident_bytes() -> int:
-    """High-water mark of this process (Linux counts it in KiB)."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def run_length(
     store: Path, contig: str, start: int, context: int, preset: str, chunk: int, threads: int
 ) -> LengthResult:
     """Measure one length in a fresh process; GenoctxError with its last words when it dies."""
     arguments = [str(store), contig, str(start), str(context), preset, str(chunk), str(threads)]
     done = subprocess.run(
-        [sys.executable, "-m", "genoctx.run.bench", *arguments], stdout=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-m", "genoctx.run.bench", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
     if done.returncode:
         reason = "it was killed, most likely for memory" if done.returncode < 0 else "see its message above"
         raise GenoctxError(
-            f"the step at {context:,} bases ended with status {done.returncode}: {reason}", "give a smaller --chunk"
+            f"the step at {context:,} bases ended with status {done.returncode}: {reason}",
+            "give a smaller --chunk",
         )
     return LengthResult(**json.loads(done.stdout))
 
@@ -104,7 +103,7 @@ def measure_step(
     optimizer = Optimizer(model, AdamWSettings())
     batch = _window(store, contig, start, context, model.config.vocab_size)
     limits, per = bounds(context, chunk), Denominators.of([batch], model.config.index_kpool)
-    base, meter, report = peak_resident_bytes(), _GraphMeter(), _progress(context)
+    base, meter, report = peak_resident_memory(), _GraphMeter(), _progress(context)
 
     begin = time.perf_counter()
     tape = forward_sweep(model, batch, limits, report)
@@ -127,7 +126,7 @@ def measure_step(
         backward_s=backward - forward,
         optimizer_s=end - backward,
         tokens_per_s=context / (end - begin),
-        peak_bytes=peak_resident_bytes(),
+        peak_bytes=peak_resident_memory(),
         base_bytes=base,
         cache_bytes=cache,
         graph_bytes=meter.largest,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from genoctx.engine.batch import Batch, stack_rows
+from genoctx.engine.batch import Batch, no_target, stack_rows
 from genoctx.errors import InputError
 from genoctx.genome.codec import Codec, read_window
 from genoctx.genome.store import GenomeStore
@@ -30,7 +30,9 @@ class Data:
 
     @property
     def inputs(self) -> Inputs:
-        return Inputs(store=self.store.digest, windows=hashlib.sha256(self.table_path.read_bytes()).hexdigest())
+        return Inputs(
+            store=self.store.digest, windows=hashlib.sha256(self.table_path.read_bytes()).hexdigest()
+        )
 
 
 def open_data(store: Path, windows: Path, vocab_size: int) -> Data:
@@ -55,10 +57,13 @@ def windows_of(data: Data, split: str, limit: int = 0) -> tuple[Window, ...]:
 def training_pieces(data: Data, context: int) -> tuple[list[Window], int]:
     """What a step draws from: training windows, or their pieces of ``context`` bases.
 
-    Pieces of nothing but N have nothing to predict; they are left out and counted.
+    Pieces of nothing but N have nothing to predict; they are left out and counted. A whole window
+    of that kind is refused by name, before the first step.
     """
     windows = windows_of(data, "train")
     if not context:
+        for window in windows:
+            _refuse_without_target(data, window)
         return list(windows), 0
     pieces, empty = [], 0
     for window in windows:
@@ -75,6 +80,15 @@ def training_pieces(data: Data, context: int) -> tuple[list[Window], int]:
             "lower train.context, or set it to 0 for whole windows",
         )
     return pieces, empty
+
+
+def _refuse_without_target(data: Data, window: Window) -> None:
+    def has_base(start: int, end: int) -> bool:
+        return bool(np.any(data.store.codes(window.contig, start, end) <= 3))
+
+    second = window.start + 1  # nothing predicts the first base; most windows need no look beyond a few
+    if not (has_base(second, min(second + 1024, window.end)) or has_base(second, window.end)):
+        raise no_target(place(window))
 
 
 def place(window: Window) -> str:

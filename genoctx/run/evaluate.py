@@ -65,7 +65,11 @@ def _score_window(
         offset = np.arange(part.start, part.end)[keep] + 1 - prefix
         positions = window.start + offset if window.strand == "+" else window.end - 1 - offset
         builder.add(
-            index, window.contig, positions, part.nats.full[0].numpy()[keep], part.nats.subset[0].numpy()[keep]
+            index,
+            window.contig,
+            positions,
+            part.nats.full[0].numpy()[keep],
+            part.nats.subset[0].numpy()[keep],
         )
         scored += int(keep.sum())
     first = 0 if prefix else 1
@@ -108,8 +112,6 @@ def evaluate(
             on_chunk(tokens, sweep)
 
         ledger = score_windows(Engine(model, chunk), data, windows, header, watched)
-    out.mkdir(parents=True, exist_ok=True)
-    ledger.save(out / LEDGER_FILE)
     sums = ledger.totals()
     summary = {
         "schema": 1,
@@ -119,7 +121,9 @@ def evaluate(
         "scored_bases": sums.count,
         "windows": sums.windows,
     }
+    out.mkdir(parents=True, exist_ok=True)
     write_json(out / SUMMARY_FILE, summary)
+    ledger.save(out / LEDGER_FILE)  # last: where it is, the evaluation is complete
     first, last = place(windows[0]), place(windows[-1])
     monitor.info(
         f"held-out loss at step {step}: {sums.bits_acgt:.4f} bits/base over {sums.count:,} bases, "
@@ -132,4 +136,5 @@ def describe(model: Hybrid) -> str:
     """One line on the model's shape."""
     c = model.config
     total = sum(p.numel() for p in model.parameters())
-    return f"glm5_next, {total:,} parameters, {len(c.kda_layers)} KDA + {len(c.dsa_layers)} DSA layers, width {c.hidden_size}"
+    layers = f"{len(c.kda_layers)} KDA + {len(c.dsa_layers)} DSA layers"
+    return f"glm5_next, {total:,} parameters, {layers}, width {c.hidden_size}"

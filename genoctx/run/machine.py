@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 _CGROUP_LIMITS = (
@@ -22,6 +23,18 @@ def available_memory() -> int:
 def total_memory() -> int:
     """Physical memory in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def peak_resident_memory() -> int:
+    """High-water mark of this process in bytes.
+
+    ``getrusage`` alone would count what the process that started this one had resident.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
 
 def _mem_available() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 
@@ -10,6 +11,8 @@ class Bar(Protocol):
     """A job in progress; ``done`` may be set when a part was counted only roughly."""
 
     done: float
+    begin: float
+    """What was done before this session; it does not count for the rate."""
 
     def advance(self, n: float = 1) -> None: ...
 
@@ -22,5 +25,7 @@ class Monitor(Protocol):
     def info(self, text: str = "", *, level: int = 0) -> None: ...
 
     def warn(self, text: str) -> None: ...
+
+    def log_to(self, path: Path) -> AbstractContextManager[None]: ...
 
     def progress(self, label: str, total: float | None, unit: str) -> AbstractContextManager[Bar]: ...

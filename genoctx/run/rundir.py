@@ -83,6 +83,10 @@ class RunDir:
 
     # places
 
+    def eval_path(self, step: int) -> Path:
+        """Where the evaluation at ``step`` lies, or will."""
+        return self.path / "eval" / step_name(step)
+
     @property
     def metrics_path(self) -> Path:
         return self.path / "metrics.jsonl"
@@ -93,7 +97,7 @@ class RunDir:
 
     def eval_dir(self, step: int) -> Path:
         """The folder for the evaluation at ``step``; made if absent."""
-        folder = self.path / "eval" / step_name(step)
+        folder = self.eval_path(step)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
@@ -178,16 +182,25 @@ class RunDir:
         write_json(record, {"schema": 1, "inputs": inputs.to_dict(), "sessions": [*sessions, session()]})
         for leftover in (self.path / "checkpoints").glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
+        for half in self.path.iterdir():
+            if _is_half_written(half.name):
+                half.unlink(missing_ok=True)
 
 
 def refuse_foreign(path: Path) -> None:
     """Raise UsageError if ``path`` exists and is neither empty nor a run."""
     if path.is_dir():
-        if (path / RESOLVED).exists() or {p.name for p in path.iterdir()} <= {".lock", *_OWN}:
+        names = {p.name for p in path.iterdir() if not _is_half_written(p.name)}
+        if RESOLVED in names or names <= {".lock", *_OWN}:
             return
     elif not path.exists():
         return
     raise UsageError(f"{path} exists and is not a run of genoctx", "choose another -o; nothing was changed")
+
+
+def _is_half_written(name: str) -> bool:
+    """What ``write_atomic`` of one of our files leaves behind when it is killed."""
+    return any(name.startswith(f".{own}.tmp-") for own in _OWN)
 
 
 def checkpoints(path: Path) -> list[Path]:
@@ -198,8 +211,9 @@ def checkpoints(path: Path) -> list[Path]:
 
 
 def checkpoint_step(checkpoint: Path) -> int:
-    """The step in a checkpoint's name."""
-    return int(checkpoint.name.rpartition("-")[2])
+    """The step in a checkpoint's name; 0 for a folder that no run has named."""
+    match = _STEP.fullmatch(checkpoint.resolve().name)
+    return int(match[1]) if match else 0
 
 
 def latest_checkpoint(path: Path) -> Path | None:

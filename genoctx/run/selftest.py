@@ -39,18 +39,24 @@ def selftest(config: ModelConfig, seed: int = 0) -> SelfTest:
     loss and sparse indexer KL are on. Raises WouldNotFit for a model too large for this machine.
     """
     tokens = config.index_topk * 3 // 2 + 2 * config.index_kpool + 37
-    needed = 8 * (3 * count_parameters(config) + 400 * tokens * config.hidden_size * config.num_hidden_layers // 8)
+    needed = 8 * (
+        3 * count_parameters(config) + 400 * tokens * config.hidden_size * config.num_hidden_layers // 8
+    )
     if needed > available_memory():
         raise WouldNotFit(
             f"the selftest of this shape needs about {needed / 2**30:.0f} GiB in float64, "
             f"{available_memory() / 2**30:.0f} GiB are free",
             "test a preset with the same layers but smaller widths: genoctx doctor --selftest --preset nano",
         )
-    model = build(config, dtype=torch.float64, objectives=Objectives(balance=True, kl_mode="sparse"), seed=seed)
+    model = build(
+        config, dtype=torch.float64, objectives=Objectives(balance=True, kl_mode="sparse"), seed=seed
+    )
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():  # fresh gates and biases are constants, which would hide mistakes
         for p in model.parameters():
-            p.add_(0.1 * p.abs().mean().clamp_min(0.1) * torch.randn(p.shape, generator=generator, dtype=p.dtype))
+            p.add_(
+                0.1 * p.abs().mean().clamp_min(0.1) * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+            )
     ids = torch.randint(0, min(5, config.vocab_size), (1, tokens), generator=generator)
     targets = torch.roll(ids, -1, 1)
     targets[:, -1] = -100

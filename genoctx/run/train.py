@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from genoctx.config import Config
 from genoctx.engine.allocator import keep_freed_memory
 from genoctx.engine.batch import Coefficients
-from genoctx.engine.checkpoint import LoopState, read_checkpoint, write_checkpoint
+from genoctx.engine.checkpoint import LoopState, read_checkpoint, read_state, write_checkpoint
 from genoctx.engine.engine import Engine, StepResult
 from genoctx.engine.optimizer import AdamWSettings, Optimizer, Schedule
 from genoctx.errors import StoppedOnRequest
@@ -22,9 +22,10 @@ from genoctx.model.hybrid import Hybrid, build
 from genoctx.model.weights import load_weights
 from genoctx.run.data import Data, open_data, step_batches, training_pieces, windows_of
 from genoctx.run.evaluate import LEDGER_FILE, describe, evaluate
+from genoctx.run.machine import peak_resident_memory
 from genoctx.run.metrics import MetricsLog
 from genoctx.run.monitor import Bar, Monitor
-from genoctx.run.rundir import RunDir
+from genoctx.run.rundir import RunDir, checkpoint_step
 from genoctx.run.stop import StopRequested, StopSignals
 
 
@@ -53,9 +54,7 @@ def build_model(config: Config) -> Hybrid:
     )
     init = config.train.init
     dtype = getattr(torch, config.stream.dtype)
-    model = build(
-        config.model, dtype=dtype, objectives=objectives, seed=None if init else config.train.seed
-    )
+    model = build(config.model, dtype=dtype, objectives=objectives, seed=None if init else config.train.seed)
     if init:
         load_weights(model, init)
     return model
@@ -64,23 +63,42 @@ def build_model(config: Config) -> Hybrid:
 def train(
     config: Config, *, source: str, out: Path, monitor: Monitor, fresh: bool = False, max_seconds: float = 0.0
 ) -> Outcome:
-    """Run or resume ``config`` in ``out``.
+    """Run or resume ``config`` in ``out``; a run that is finished already only says so.
 
     Raises StoppedOnRequest (exit 75) after saving when a signal or the time limit asks to stop.
     """
     prepare_machine(config.stream.threads)
     data = open_data(config.data.store, config.data.windows, config.model.vocab_size)
-    with RunDir.create_or_resume(out, config, source=source, inputs=data.inputs, fresh=fresh) as run:
+    with (
+        RunDir.create_or_resume(out, config, source=source, inputs=data.inputs, fresh=fresh) as run,
+        monitor.log_to(run.log_path),
+        StopSignals(max_seconds) as stop,
+    ):
+        if (before := _finished(config, run)) is not None:
+            monitor.info(f"nothing to do: {out} has all of its {before.step} steps; --fresh starts over")
+            return before
         loop = _Loop(config, data, run, monitor)
-        with StopSignals(max_seconds) as stop:
-            try:
-                return loop.run(stop)
-            except StopRequested:
-                loop.save()
-                raise StoppedOnRequest(
-                    f"stopped by {stop.reason} after step {loop.state.step} of {config.train.steps}",
-                    "the same command goes on from there",
-                ) from None
+        try:
+            outcome = loop.run(stop)
+        except StopRequested:
+            loop.save()
+            raise StoppedOnRequest(
+                f"stopped by {stop.reason} after step {loop.state.step} of {config.train.steps}",
+                "the same command goes on from there",
+            ) from None
+        monitor.info(f"done: step {outcome.step}, {outcome.bases:,} bases, checkpoint {outcome.checkpoint}")
+        return outcome
+
+
+def _finished(config: Config, run: RunDir) -> Outcome | None:
+    """The outcome of a run that has nothing left to do, without building its model."""
+    checkpoint, steps = run.latest_checkpoint(), config.train.steps
+    if checkpoint is None or checkpoint_step(checkpoint) < steps:
+        return None
+    if config.eval.at_end and not (run.eval_path(steps) / LEDGER_FILE).exists():
+        return None
+    state = read_state(checkpoint)
+    return Outcome(state.step, state.bases, checkpoint, resumed=True)
 
 
 class _Loop:
@@ -102,13 +120,15 @@ class _Loop:
     def run(self, stop: StopSignals) -> Outcome:
         config, state = self.config, self.state
         pieces, empty = training_pieces(self.data, config.train.context)
+        if config.eval.at_start or config.eval.at_end or config.eval.every_steps:
+            windows_of(self.data, config.eval.split)  # refused now rather than after the last step
         self._introduce(pieces, empty)
         self._evaluate_at(0, config.eval.at_start and state.step == 0, stop)
         bases_per_step = config.train.windows_per_step * (pieces[0].end - pieces[0].start)
         with MetricsLog(self.run_dir.metrics_path, after_step=state.step) as metrics:
             total = config.train.steps * bases_per_step
             with self.monitor.progress("train", total, "bases") as bar:
-                bar.done = state.step * bases_per_step
+                bar.done = bar.begin = state.step * bases_per_step
                 while self.state.step < config.train.steps:
                     self._step(pieces, metrics, bar, stop)
                     bar.done = self.state.step * bases_per_step
@@ -157,7 +177,7 @@ class _Loop:
             grad_norm=result.grad_norm,
             lr=rate,
             bases_per_s=losses.targets / seconds,
-            host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            host_peak_bytes=peak_resident_memory(),
             balance=losses.balance,
             indexer_kl=losses.indexer_kl,
         )
@@ -167,7 +187,9 @@ class _Loop:
         """Checkpoints by step and minute, evaluations by step, and the moment to stop between steps."""
         c, step = self.config, self.state.step
         by_step = c.checkpoint.every_steps and step % c.checkpoint.every_steps == 0
-        by_time = c.checkpoint.every_minutes and time.monotonic() - self.saved_at > 60 * c.checkpoint.every_minutes
+        by_time = (
+            c.checkpoint.every_minutes and time.monotonic() - self.saved_at > 60 * c.checkpoint.every_minutes
+        )
         if by_step or by_time:
             self.save()
         if step < c.train.steps:
@@ -179,14 +201,18 @@ class _Loop:
         if self.saved_step == self.state.step:
             return
         folder = self.run_dir.new_checkpoint_dir()
-        write_checkpoint(folder, self.model, self.optimizer, self.state)
-        self.run_dir.commit_checkpoint(folder, self.state.step)
+        try:
+            write_checkpoint(folder, self.model, self.optimizer, self.state)
+            self.run_dir.commit_checkpoint(folder, self.state.step)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)  # a full disk is not helped by half a checkpoint
+            raise
         self.run_dir.prune(self.config.checkpoint.keep)
         self.saved_step, self.saved_at = self.state.step, time.monotonic()
 
     def _evaluate_at(self, step: int, wanted: bool, stop: StopSignals) -> None:
-        folder = self.run_dir.eval_dir(step) if wanted else None
-        if folder is None or (folder / LEDGER_FILE).exists():
+        folder = self.run_dir.eval_path(step)
+        if not wanted or (folder / LEDGER_FILE).exists():
             return
         windows = windows_of(self.data, self.config.eval.split, self.config.eval.limit)
         evaluate(

@@ -1,0 +1,47 @@
+"""Data for tests of whole runs, made once per session."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tiny_run import Data, make_data
+
+GAPPED_CONTEXT = 512
+
+
+@pytest.fixture(scope="session")
+def phage(tmp_path_factory: pytest.TempPathFactory, genomes: Path) -> Data:
+    """Lambda phage in windows of 2,048 bases, a fifth of them held out."""
+    folder = tmp_path_factory.mktemp("phage")
+    return make_data(folder, genomes / "lambda_phage.fa.gz", context=2048, holdout="0.2")
+
+
+def gapped_bases() -> str:
+    """Eight windows' worth of bases with everything that is no target: N runs, IUPAC, lower case."""
+    rng = random.Random(5)
+    bases = rng.choices("ACGT", k=8 * GAPPED_CONTEXT)
+    for start, end in ((100, 300), (505, 515), (1024, 1030), (2040, 2048), (3071, 3073)):
+        bases[start:end] = "N" * (end - start)
+    for i in (0, 17, 511, 512, 1535, 1536, 2500, 4095):
+        bases[i] = "RYKMSWBDHV"[i % 10]
+    bases[1600:1700] = "".join(bases[1600:1700]).lower()
+    bases[5 * GAPPED_CONTEXT : 6 * GAPPED_CONTEXT] = "N" * GAPPED_CONTEXT
+    return "".join(bases)
+
+
+@pytest.fixture(scope="session")
+def gapped_text() -> str:
+    """The bases of the contig ``gaps``."""
+    return gapped_bases()
+
+
+@pytest.fixture(scope="session")
+def gapped(tmp_path_factory: pytest.TempPathFactory, gapped_text: str) -> Data:
+    """Windows of 512 bases with gaps, all of them held out or trained on by contig; one is nothing but N."""
+    folder = tmp_path_factory.mktemp("gapped")
+    fasta = folder / "gapped.fa"
+    whole = "".join(random.Random(6).choices("ACGT", k=2 * GAPPED_CONTEXT))
+    fasta.write_text(f">whole\n{whole}\n>gaps\n{gapped_text}\n")
+    return make_data(folder, fasta, context=GAPPED_CONTEXT, holdout="gaps", max_n=1.0)
