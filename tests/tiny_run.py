@@ -154,4 +154,6 @@ def bits(out: Path, step: int) -> dict[str, bytes]:
 def metrics(out: Path) -> list[dict[str, Any]]:
     """``metrics.jsonl`` without what differs from machine to machine."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("t", "bases_per_s", "host_peak_bytes")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("t", "bases_per_s", "host_peak_bytes")} for line in lines
+    ]

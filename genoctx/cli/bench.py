@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from genoctx.cli.console import get_console
+from genoctx.errors import UsageError
 
 
 class What(enum.StrEnum):
@@ -35,18 +36,22 @@ def bench(
     genoctx bench length stores/chrX --contexts 16k,64k --start 1M
     """
     from genoctx.genome.store import GenomeStore
-    from genoctx.run.bench import run_length
+    from genoctx.run.bench import refuse_unfit, run_length
     from genoctx.run.provenance import machine, versions
     from genoctx.sizes import format_size, parse_size
 
     console = get_console()
-    name = contig or max(GenomeStore.open(store).contigs, key=lambda c: c.length).name
+    opened, first, tokens = GenomeStore.open(store), parse_size(start), parse_size(chunk)
+    if tokens < 1:
+        raise UsageError(f"--chunk {chunk} holds no token", "write it like 2k")
+    there = opened.contig(contig) if contig else max(opened.contigs, key=lambda c: c.length)
+    lengths = [parse_size(text) for text in contexts.split(",")]
+    for context in lengths:  # all of them before the first is measured
+        refuse_unfit(there, first, context)
     results = []
-    for context in [parse_size(text) for text in contexts.split(",")]:
-        console.info(f"one training step of {preset} on {format_size(context)} bases of {name}")
-        results.append(
-            run_length(store, name, parse_size(start), context, preset, parse_size(chunk), threads)
-        )
+    for context in lengths:
+        console.info(f"one training step of {preset} on {format_size(context)} bases of {there.name}")
+        results.append(run_length(store, there.name, first, context, preset, tokens, threads))
     if console.json:
         console.emit(
             {

@@ -52,7 +52,9 @@ def read_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer) -> Loo
     except InputError as error:
         raise InputError(f"checkpoint {directory} cannot be read: {error.message}", _REMEDY) from error
     except (OSError, SafetensorError, KeyError, RuntimeError) as error:
-        raise InputError(f"checkpoint {directory} cannot be read: {OPTIMIZER_FILE}: {error}", _REMEDY) from error
+        raise InputError(
+            f"checkpoint {directory} cannot be read: {OPTIMIZER_FILE}: {error}", _REMEDY
+        ) from error
     return read_state(directory)
 
 

