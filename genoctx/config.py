@@ -59,7 +59,7 @@ class LossConfig:
     """``[loss]``: what is added to the nats per base."""
 
     balance: Annotated[float, Ge(0)] = 0.0
-    """Coefficient of the expert balance loss over the whole window; 0.0 is off."""
+    """Coefficient of the expert balance loss over a micro-batch of whole windows; 0.0 is off."""
     indexer_kl: Annotated[float, Ge(0)] = 0.0
     """Coefficient of the indexer's KL to the attention it selects for; 0.0 freezes the indexer."""
     indexer_kl_mode: Literal["sparse", "dense"] = "sparse"
@@ -146,7 +146,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 # What may change between two halves of one run: places, cadence, and how a sum is cut into parts.
-_FREE_KEYS = {"train.init", "train.batch", "stream.chunk", "stream.threads"}
+_FREE_KEYS = {"train.init", "stream.chunk", "stream.threads"}
 _FREE_SECTIONS = {"data", "checkpoint", "eval"}
 
 
@@ -180,8 +180,8 @@ class Config:
     def digest(self) -> str:
         """16 hex digits of everything that determines the training result.
 
-        Not in it: paths, cadence of checkpoints and evaluation, threads, and ``stream.chunk`` and
-        ``train.batch``, which cut the same sums at other places.
+        Not in it: paths, cadence of checkpoints and evaluation, threads, and ``stream.chunk``,
+        which cuts the same sums at other places. ``train.batch`` is in it: the balance loss is per batch.
         """
         text = json.dumps(training_keys(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -149,7 +149,10 @@ class _Piece:
         with torch.set_grad_enabled(k.requires_grad):
             self.own_keys = pool_keys(k, gate, self.layer.indexer.index_kpool_compress_ape)
         whole = len(self.own_keys) * pool
-        self.row = DsaRow(row.latents, row.keys.extend(self.own_keys), k[whole:], gate[whole:])
+        # clones: a view of these few rows would keep the whole chunk's keys alive in every carry
+        self.row = DsaRow(
+            row.latents, row.keys.extend(self.own_keys), k[whole:].clone(), gate[whole:].clone()
+        )
         if replayed is not None:
             self.pools = replayed
         else:

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 import genoctx
+from genoctx.run.machine import total_memory
 
 _PACKAGES = ("torch", "triton", "numpy", "safetensors")
 
@@ -51,11 +52,10 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """Kind of machine, without its name or user."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "system": platform.system(),
         "release": platform.release(),
         "arch": platform.machine(),
         "cpus": os.cpu_count(),
-        "memory_bytes": memory,
+        "memory_bytes": total_memory(),
     }
