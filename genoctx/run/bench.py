@@ -76,7 +76,7 @@ def refuse_unfit(contig: Contig, start: int, context: int) -> None:
 
 
 class _GraphMeter:
-    """Counts the bytes autograd keeps for one chunk's backward, each storage once."""
+    """Counts the bytes autograd keeps for one chunk's backward, each address once."""
 
     def __init__(self) -> None:
         self.largest = 0
@@ -88,8 +88,8 @@ class _GraphMeter:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: Any) -> Any:
-        storage = tensor.untyped_storage()
-        self._seen[storage.data_ptr()] = storage.nbytes()
+        # by address, not by storage: a carry is a small view of a slab that grows with the window
+        self._seen[tensor.data_ptr()] = max(tensor.nbytes, self._seen.get(tensor.data_ptr(), 0))
         return tensor
 
     def end_of_chunk(self) -> None:
