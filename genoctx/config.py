@@ -60,6 +60,8 @@ class LossConfig:
 
     balance: Annotated[float, Ge(0)] = 0.0
     """Coefficient of the expert balance loss over a micro-batch of whole windows; 0.0 is off."""
+    softmask: Annotated[float, Ge(0), Le(1)] = 1.0
+    """What a base of lower case counts in training (Evo 2: 0.1); evaluation counts every base once."""
     indexer_kl: Annotated[float, Ge(0)] = 0.0
     """Coefficient of the indexer's KL to the attention it selects for; 0.0 freezes the indexer."""
     indexer_kl_mode: Literal["sparse", "dense"] = "sparse"

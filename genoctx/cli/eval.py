@@ -58,6 +58,7 @@ def evaluate(
 
     import torch
 
+    from genoctx.genome.tokenizer import verify_tokenizer
     from genoctx.model.weights import load_model
     from genoctx.run.data import open_data, windows_of
     from genoctx.run.evaluate import evaluate as score
@@ -65,7 +66,8 @@ def evaluate(
 
     prepare_machine(threads)
     loaded = load_model(directory, dtype=getattr(torch, dtype))
-    data = open_data(place, windows, loaded.config.vocab_size)
+    verify_tokenizer(directory, loaded.config.vocab_size)
+    data = open_data(place, windows, loaded.config)
     chosen = windows_of(data, split, limit)
     ledger = score(loaded, data, chosen, chunk=tokens, step=step, out=output, monitor=console)
     sums = ledger.totals()

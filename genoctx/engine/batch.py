@@ -26,6 +26,8 @@ class Batch:
     """One name per row, for errors: ``chr5:1-524288``."""
     skip: tuple[int, ...] = ()
     """Left-padding tokens per row; empty means none."""
+    share_BT: Tensor | None = None
+    """float32: how much each target counts in the loss; None: once each."""
 
     def __post_init__(self) -> None:
         if not self.skip:
@@ -38,21 +40,29 @@ class Batch:
     def count_targets(self) -> int:
         return int((self.targets_BT >= 0).sum())
 
+    def weigh_targets(self) -> float:
+        """Sum of what the targets count: the denominator of the loss."""
+        if self.share_BT is None:
+            return float(self.count_targets())
+        return float(self.share_BT[self.targets_BT >= 0].sum(dtype=torch.float64))
+
     def count_queries_with_pools(self, pool: int) -> int:
         """Queries whose indexer sees at least one complete pool: the denominator of the KL."""
         return sum(max(0, self.length - skip - (pool - 1)) for skip in self.skip)
 
-    def cut(self, start: int, end: int) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-        """Tokens, targets and remaining left padding of positions start..end-1."""
+    def cut(self, start: int, end: int) -> Batch:
+        """Positions start..end-1, views, with what is left of the left padding."""
+        here = slice(start, end)
         skip = tuple(min(max(0, s - start), end - start) for s in self.skip)
-        return self.tokens_BT[:, start:end], self.targets_BT[:, start:end], skip
+        share = None if self.share_BT is None else self.share_BT[:, here]
+        return Batch(self.tokens_BT[:, here], self.targets_BT[:, here], self.names, skip, share)
 
 
 def no_target(name: str) -> InputError:
     """The error for window ``name``, in which nothing can be predicted."""
     return InputError(
         f"window {name} has no base to predict: every target is N, IUPAC or masked",
-        "cut the table again with a lower --max-n, or remove this row",
+        "cut the table again with a lower --max-n, or remove this row; loss.softmask = 0 masks lower case",
     )
 
 
@@ -74,16 +84,17 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Denominators:
-    """Counts over all micro-batches of one optimizer step, known before the first sweep."""
+    """Sums over all micro-batches of one optimizer step, known before the first sweep."""
 
-    targets: int
+    weight: float
+    """What all targets count together."""
     queries: int
     batches: int
 
     @classmethod
     def of(cls, batches: list[Batch], pool: int) -> Denominators:
         return cls(
-            targets=sum(b.count_targets() for b in batches),
+            weight=sum(b.weigh_targets() for b in batches),
             queries=sum(b.count_queries_with_pools(pool) for b in batches),
             batches=len(batches),
         )
@@ -94,7 +105,8 @@ def bounds(length: int, chunk: int) -> list[tuple[int, int]]:
     return [(start, min(start + chunk, length)) for start in range(0, length, chunk)]
 
 
-def stack_rows(rows: list[tuple[Tensor, Tensor, str]]) -> Batch:
-    """A batch from (tokens, targets, name) rows of equal length."""
+def stack_rows(rows: list[tuple[Tensor, Tensor, str]], shares: list[Tensor] | None = None) -> Batch:
+    """A batch from (tokens, targets, name) rows of equal length, and what their targets count."""
     tokens, targets, names = zip(*rows, strict=True)
-    return Batch(torch.stack(tokens), torch.stack(targets), names)
+    share = None if shares is None else torch.stack(shares)
+    return Batch(torch.stack(tokens), torch.stack(targets), names, share_BT=share)

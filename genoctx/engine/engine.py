@@ -28,7 +28,7 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Scored:
-    """Nats of one chunk of scored windows: positions start..end-1, arrays [B, end - start]."""
+    """Nats of one chunk of scored windows: positions start..end-1, arrays [B, end - start, letters]."""
 
     start: int
     end: int
@@ -73,10 +73,13 @@ class Engine:
         return StepResult(losses, norm)
 
     @torch.no_grad()
-    def score(self, batch: Batch, subset: Tensor, on_chunk: OnChunk = quiet) -> Iterator[Scored]:
-        """Per-token nats of whole windows, chunk by chunk, one pass, no graph."""
+    def score(
+        self, batch: Batch, subset: Tensor, letters: int = 1, on_chunk: OnChunk = quiet
+    ) -> Iterator[Scored]:
+        """Nats of whole windows, chunk by chunk, one pass, no graph; ``subset`` as in ``score_tokens``."""
         for start, end, hidden in walk(self.model, batch, bounds(batch.length, self.chunk)):
-            _, targets, _ = batch.cut(start, end)
-            flat = score_tokens(hidden.flatten(0, 1), self.model.lm_head.weight, targets.flatten(), subset)
-            yield Scored(start, end, Nats(*(n.view_as(targets) for n in flat)))
+            targets = batch.cut(start, end).targets_BT
+            head = self.model.lm_head.weight
+            flat = score_tokens(hidden.flatten(0, 1), head, targets.flatten(), subset, letters)
+            yield Scored(start, end, Nats(*(n.unflatten(0, targets.shape) for n in flat)))
             on_chunk(targets.numel(), "score")

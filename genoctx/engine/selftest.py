@@ -46,8 +46,8 @@ def streamed_choices(model: Hybrid, batch: Batch, bounds: Bounds) -> LayerChoice
     carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     made: list[LayerChoices] = []
     for start, end in bounds:
-        tokens, _, skip = batch.cut(start, end)
-        out = model(tokens, carry, skip=skip)
+        part = batch.cut(start, end)
+        out = model(part.tokens_BT, carry, skip=part.skip)
         carry = out.carry
         made.append(out.choices)
     return tuple(_joined(list(layer), len(batch.tokens_BT)) for layer in zip(*made, strict=True))

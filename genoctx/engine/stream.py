@@ -40,7 +40,10 @@ class Losses:
     """Sums over one or more windows; float64 on the host, divided once by the reader."""
 
     nats: float = 0.0
+    """Each target's times what it counts."""
     targets: int = 0
+    weight: float = 0.0
+    """What the targets count together; ``nats / weight`` is the mean loss."""
     balance: float = 0.0
     """Weighted balance loss, already divided."""
     indexer_kl: float = 0.0
@@ -49,6 +52,7 @@ class Losses:
     def __iadd__(self, other: Losses) -> Losses:
         self.nats += other.nats
         self.targets += other.targets
+        self.weight += other.weight
         self.balance += other.balance
         self.indexer_kl += other.indexer_kl
         return self
@@ -129,10 +133,10 @@ def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds, on_chunk: OnChunk
     start_carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     tape = Tape([start_carry], chunks=len(bounds), tokens=batch.length)
     for start, end in bounds[:-1]:
-        tokens, _, skip = batch.cut(start, end)
-        out = model(tokens, tape.carries[-1], skip=skip)
+        part = batch.cut(start, end)
+        out = model(part.tokens_BT, tape.carries[-1], skip=part.skip)
         tape.record(out)
-        on_chunk(tokens.numel(), "forward")
+        on_chunk(part.tokens_BT.numel(), "forward")
     tape.choices.append(None)
     return tape
 
@@ -161,12 +165,19 @@ def _attach(carry: Carry) -> tuple[Carry, list[Tensor]]:
 
 
 def _objective(
-    model: Hybrid, out: Output, targets: Tensor, tape: Tape, weights: Coefficients, per: Denominators
+    model: Hybrid,
+    out: Output,
+    chunk: Batch,
+    tape: Tape,
+    weights: Coefficients,
+    per: Denominators,
 ) -> tuple[Tensor, Losses]:
     """This chunk's share of the step's loss (float64 scalar) and its parts."""
-    nats = linear_cross_entropy(out.hidden.flatten(0, 1), model.lm_head.weight, targets.flatten())
-    losses = Losses(nats=nats.item(), targets=int((targets >= 0).sum()))
-    total = nats / per.targets
+    targets, share = chunk.targets_BT.flatten(), chunk.share_BT
+    hidden, head = out.hidden.flatten(0, 1), model.lm_head.weight
+    nats = linear_cross_entropy(hidden, head, targets, None if share is None else share.flatten())
+    losses = Losses(nats=nats.item(), targets=chunk.count_targets(), weight=chunk.weigh_targets())
+    total = nats / per.weight
     if weights.balance and tape.router_counts is not None:
         share = tape.router_counts.double() / tape.router_rows
         probs = torch.stack([a.router_probs for a in out.aux if a.router_probs is not None]).sum(0).double()
@@ -193,20 +204,20 @@ def backward_sweep(
     losses = Losses()
     leaving: list[Tensor | None] | None = None
     for start, end in reversed(bounds):
-        tokens, targets, skip = batch.cut(start, end)
+        chunk = batch.cut(start, end)
         carry, leaves = _attach(tape.carries.pop())
         choices = tape.choices.pop()
-        out = model(tokens, carry, skip=skip, choices=choices)
+        out = model(chunk.tokens_BT, carry, skip=chunk.skip, choices=choices)
         if leaving is None:  # the last chunk: only now is everything counted and stored
             tape.carries.append(out.carry)
             _seal(tape)
             tape.carries.pop()
             tape.count_routing(out.aux)
-        total, part = _objective(model, out, targets, tape, weights, per)
+        total, part = _objective(model, out, chunk, tape, weights, per)
         losses += part
         _backpropagate(total, out.carry, leaving)
         leaving = [leaf.grad for leaf in leaves]
-        on_chunk(tokens.numel(), "backward")
+        on_chunk(chunk.tokens_BT.numel(), "backward")
     return losses
 
 
@@ -238,7 +249,7 @@ def walk(model: Hybrid, batch: Batch, bounds: Bounds) -> Iterator[tuple[int, int
     """Chunk by chunk, one pass, no graph: (start, end, final hidden states [B, T, D])."""
     carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     for start, end in bounds:
-        tokens, _, skip = batch.cut(start, end)
-        out = model(tokens, carry, skip=skip)
+        part = batch.cut(start, end)
+        out = model(part.tokens_BT, carry, skip=part.skip)
         carry = out.carry
         yield start, end, out.hidden

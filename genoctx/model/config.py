@@ -25,6 +25,8 @@ class ModelConfig:
     """One text model. Defaults are the published values of GLM-5.3-Flash."""
 
     vocab_size: int = 154880
+    token_bases: int = 1
+    """Bases that one token stands for (genoctx/genome/codec.py)."""
     hidden_size: int = 4096
     num_hidden_layers: int = 45
     layer_types: tuple[str, ...] = ()

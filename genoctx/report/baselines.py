@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from genoctx.errors import InputError
+from genoctx.genome.codec import scored_bases
 from genoctx.report.ledger import Ledger, LedgerBuilder
 from genoctx.report.markov import BACKOFF, MarkovCounts, MarkovModel, score, score_orders
 
@@ -162,6 +163,7 @@ def baseline_ledger(
         "backoff": BACKOFF,
         **(about or {}),
     }
+    letters, prefixed = int(ledger.header.get("token_bases", 1)), bool(ledger.header.get("prefixed"))
     builder = LedgerBuilder(header, ledger.contigs, ledger.block)
     for index, contig_index, start, end in ledger.windows.tolist():
         contig = ledger.contigs[contig_index]
@@ -171,8 +173,8 @@ def baseline_ledger(
             raise InputError(
                 f"{contig} has no bases {start + 1} to {end} in this store", "was it ingested again?"
             )
-        nats = score(model, codes)
-        target = np.flatnonzero(~np.isnan(nats))
+        nats = score(model, codes, first=prefixed)
+        target = np.flatnonzero(scored_bases(codes, letters, prefixed))
         builder.add(index, contig, start + target, nats[target], nats[target])
     for reason, bases in ledger.excluded.items():
         builder.exclude(reason, bases)

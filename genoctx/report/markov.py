@@ -94,11 +94,11 @@ class MarkovModel:
             yield p
 
 
-def score(model: MarkovModel, codes: np.ndarray) -> np.ndarray:
+def score(model: MarkovModel, codes: np.ndarray, first: bool = False) -> np.ndarray:
     """Negative log likelihood of each base of one window, float64 nats.
 
-    NaN where there is no target: at breaks and at the window's first base. Nothing before the
-    window is used, as the language model sees nothing there either.
+    NaN where there is no target: at breaks and, unless ``first``, at the window's first base. Nothing
+    before the window is used, as the language model sees nothing there either.
     """
     nats = np.empty(len(codes))
     at = 0
@@ -107,7 +107,8 @@ def score(model: MarkovModel, codes: np.ndarray) -> np.ndarray:
         nats[at : at + len(piece) - skip] = -np.log(p[skip:])
         at += len(piece) - skip
     nats[codes >= 4] = np.nan
-    nats[:1] = np.nan
+    if not first:
+        nats[:1] = np.nan
     return nats
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from genoctx.errors import GenoctxError, InputError
 from genoctx.genome.manifest import Contig
+from genoctx.model.config import ModelConfig
 from genoctx.run.machine import peak_resident_memory
 
 
@@ -115,7 +116,7 @@ def measure_step(
         torch.set_num_threads(threads)
     model = build(preset_model(preset), seed=0)
     optimizer = Optimizer(model, AdamWSettings())
-    batch = _window(store, contig, start, context, model.config.vocab_size)
+    batch = _window(store, contig, start, context, model.config)
     limits, per = bounds(context, chunk), Denominators.of([batch], model.config.index_kpool)
     base, meter, report = peak_resident_memory(), _GraphMeter(), _progress(context)
 
@@ -144,22 +145,24 @@ def measure_step(
         base_bytes=base,
         cache_bytes=cache,
         graph_bytes=meter.largest,
-        nats_per_base=losses.nats / losses.targets,
+        nats_per_base=losses.nats / losses.weight,
     )
 
 
-def _window(store: Path, contig: str, start: int, context: int, vocabulary: int) -> Any:
+def _window(store: Path, contig: str, start: int, context: int, model: ModelConfig) -> Any:
     import torch
 
-    from genoctx.engine.batch import Batch, refuse_without_targets
-    from genoctx.genome.codec import Codec
+    from genoctx.engine.batch import refuse_without_targets, stack_rows
+    from genoctx.genome.codec import Codec, read_window
     from genoctx.genome.store import GenomeStore
+    from genoctx.genome.windows import Window
 
     opened = GenomeStore.open(store)
     refuse_unfit(opened.contig(contig), start, context)
-    codes, codec = opened.codes(contig, start, start + context), Codec.for_vocab(vocabulary)
-    tokens, targets = torch.from_numpy(codec.encode(codes)), torch.from_numpy(codec.targets(codes))
-    batch = Batch(tokens.unsqueeze(0), targets.unsqueeze(0), (f"{contig}:{start + 1}-{start + context}",))
+    name = f"{contig}:{start + 1}-{start + context}"
+    window = Window(contig, start, start + context, name, "+", "train", gc=0.0, n_fraction=0.0)
+    tokens = read_window(opened, window, Codec.for_vocab(model.vocab_size, model.token_bases))
+    batch = stack_rows([(torch.from_numpy(tokens.ids), torch.from_numpy(tokens.targets), name)])
     refuse_without_targets([batch])
     return batch
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import torch
 
+from genoctx.config import TrainConfig
 from genoctx.engine.batch import Batch, no_target, stack_rows
 from genoctx.errors import InputError
 from genoctx.genome.codec import Codec, read_window
 from genoctx.genome.store import GenomeStore
 from genoctx.genome.windows import Window, WindowTable, check_store, read_table
+from genoctx.model.config import ModelConfig
 from genoctx.run.provenance import Inputs
 from genoctx.run.sampler import is_reversed, windows_for_step
 
@@ -35,11 +36,11 @@ class Data:
         )
 
 
-def open_data(store: Path, windows: Path, vocab_size: int) -> Data:
+def open_data(store: Path, windows: Path, model: ModelConfig) -> Data:
     """Open both and check that they belong together; InputError or ConfigError otherwise."""
     opened, table = GenomeStore.open(store), read_table(windows)
     check_store(table, opened)
-    return Data(opened, table, windows, Codec.for_vocab(vocab_size))
+    return Data(opened, table, windows, Codec.for_vocab(model.vocab_size, model.token_bases))
 
 
 def windows_of(data: Data, split: str, limit: int = 0) -> tuple[Window, ...]:
@@ -54,26 +55,27 @@ def windows_of(data: Data, split: str, limit: int = 0) -> tuple[Window, ...]:
     return found[:limit] if limit else found
 
 
-def training_pieces(data: Data, context: int) -> tuple[list[Window], int]:
+def training_pieces(data: Data, context: int, softmask: float = 1.0) -> tuple[list[Window], int]:
     """What a step draws from: training windows, or their pieces of ``context`` bases.
 
-    Pieces of nothing but N have nothing to predict; they are left out and counted. A whole window
-    of that kind is refused by name, before the first step.
+    Pieces with nothing to predict (all N, or all lower case where that counts nothing) are left out and
+    counted. A whole window of that kind is refused by name, before the first step.
     """
     windows = windows_of(data, "train")
     if not context:
         for window in windows:
-            _refuse_without_target(data, window)
+            if not _has_target(data, window, softmask):
+                raise no_target(place(window))
         return list(windows), 0
     pieces, empty = [], 0
     for window in windows:
-        codes = data.store.codes(window.contig, window.start, window.end)
         for start in range(window.start, window.end - context + 1, context):
-            offset = start - window.start
-            if np.all(codes[offset + 1 : offset + context] > 3):
+            name = f"{window.name}+{start - window.start}"
+            piece = replace(window, start=start, end=start + context, name=name)
+            if _has_target(data, piece, softmask):
+                pieces.append(piece)
+            else:
                 empty += 1
-                continue
-            pieces.append(replace(window, start=start, end=start + context, name=f"{window.name}+{offset}"))
     if not pieces:
         raise InputError(
             f"no training window of {data.table_path} holds {context:,} bases with a target",
@@ -82,13 +84,13 @@ def training_pieces(data: Data, context: int) -> tuple[list[Window], int]:
     return pieces, empty
 
 
-def _refuse_without_target(data: Data, window: Window) -> None:
-    def has_base(start: int, end: int) -> bool:
-        return bool(np.any(data.store.codes(window.contig, start, end) <= 3))
-
-    second = window.start + 1  # nothing predicts the first base; most windows need no look beyond a few
-    if not (has_base(second, min(second + 1024, window.end)) or has_base(second, window.end)):
-        raise no_target(place(window))
+def _has_target(data: Data, window: Window, softmask: float) -> bool:
+    """Most windows need no look beyond their first bases."""
+    beginning = replace(window, end=min(window.start + 256, window.end))
+    return any(
+        bool((read_window(data.store, part, data.codec, softmask).targets >= 0).any())
+        for part in (beginning, window)
+    )
 
 
 def place(window: Window) -> str:
@@ -96,29 +98,31 @@ def place(window: Window) -> str:
     return f"{window.contig}:{window.start + 1}-{window.end}"
 
 
-def read_batch(data: Data, windows: Sequence[Window]) -> Batch:
-    """Windows of one length side by side."""
-    rows = []
+def read_batch(data: Data, windows: Sequence[Window], softmask: float = 1.0) -> Batch:
+    """Windows of one length side by side; ``softmask`` is what a target of lower case counts."""
+    rows, shares = [], []
     for window in windows:
-        tokens = read_window(data.store, window, data.codec)
+        tokens = read_window(data.store, window, data.codec, softmask)
         rows.append((torch.from_numpy(tokens.ids), torch.from_numpy(tokens.targets), place(window)))
-    return stack_rows(rows)
+        if tokens.shares is not None:
+            shares.append(torch.from_numpy(tokens.shares))
+    return stack_rows(rows, shares or None)
 
 
 def step_batches(
-    data: Data, pieces: Sequence[Window], *, seed: int, step: int, per_step: int, batch: int, rc: bool
+    data: Data, pieces: Sequence[Window], train: TrainConfig, step: int, softmask: float = 1.0
 ) -> list[Batch]:
     """The micro-batches of optimizer step ``step`` (0 is the first), a pure function of seed and step."""
     drawn = []
-    for epoch, index in windows_for_step(len(pieces), seed, step, per_step):
+    for epoch, index in windows_for_step(len(pieces), train.seed, step, train.windows_per_step):
         window = pieces[index]
-        if rc and is_reversed(seed, epoch, index):
+        if train.rc and is_reversed(train.seed, epoch, index):
             window = replace(window, strand="-" if window.strand == "+" else "+")
         drawn.append(window)
     batches: list[Batch] = []
-    for start in range(0, len(drawn), batch):
-        group = drawn[start : start + batch]
+    for start in range(0, len(drawn), train.batch):
+        group = drawn[start : start + train.batch]
         lengths = sorted({w.end - w.start for w in group})
         for length in lengths:  # rows of a batch share one length
-            batches.append(read_batch(data, [w for w in group if w.end - w.start == length]))
+            batches.append(read_batch(data, [w for w in group if w.end - w.start == length], softmask))
     return batches

@@ -41,11 +41,11 @@ def score_windows(
 ) -> Ledger:
     """One streamed pass over every window; targets are A, C, G and T but the window's first base."""
     builder = LedgerBuilder(header, [c.name for c in data.store.contigs])
-    bases = torch.tensor(data.codec.base_ids[:4])
+    words = torch.tensor(data.codec.words)
     indices = {id(w): i for i, w in enumerate(data.table.windows)}
     for window in windows:
         builder.window(indices[id(window)], window.contig, window.start, window.end)
-        _score_window(engine, data, window, indices[id(window)], bases, builder, on_chunk)
+        _score_window(engine, data, window, indices[id(window)], words, builder, on_chunk)
     return builder.build()
 
 
@@ -54,27 +54,29 @@ def _score_window(
     data: Data,
     window: Window,
     index: int,
-    bases: torch.Tensor,
+    words: torch.Tensor,
     builder: LedgerBuilder,
     on_chunk: OnChunk,
 ) -> None:
-    batch = read_batch(data, [window])
-    prefix, scored = len(data.codec.prefix), 0
-    for part in engine.score(batch, bases, on_chunk):
+    batch, codec = read_batch(data, [window]), data.codec
+    letters, scored = codec.letters, 0
+    for part in engine.score(batch, words, letters, on_chunk):
         keep = (batch.targets_BT[0, part.start : part.end] >= 0).numpy()
-        offset = np.arange(part.start, part.end)[keep] + 1 - prefix
+        word = np.arange(part.start, part.end)[keep] + 1 - len(codec.prefix)
+        offset = (word[:, None] * letters + np.arange(letters)).ravel()
         positions = window.start + offset if window.strand == "+" else window.end - 1 - offset
-        builder.add(
-            index,
-            window.contig,
-            positions,
-            part.nats.full[0].numpy()[keep],
-            part.nats.subset[0].numpy()[keep],
-        )
-        scored += int(keep.sum())
-    first = 0 if prefix else 1
-    builder.exclude("first base of a window", first)
-    builder.exclude("N or another ambiguity code", window.end - window.start - scored - first)
+        full, acgt = (nats[0].numpy()[keep].ravel() for nats in part.nats)
+        builder.add(index, window.contig, positions, full, acgt)
+        scored += offset.size
+    length = window.end - window.start
+    rest = length % letters
+    first = 0 if codec.prefix else min(letters, length - rest)
+    builder.exclude("first base of a window" if letters == 1 else "first word of a window", first)
+    builder.exclude("no whole word at the end of a window", rest)
+    builder.exclude(
+        "N or another ambiguity code" + (" in the word" if letters > 1 else ""),
+        length - scored - first - rest,
+    )
 
 
 def evaluate(
@@ -100,6 +102,8 @@ def evaluate(
         "windows_digest": inputs.windows,
         "split": windows[0].split,
         "context": data.table.header["context"],
+        "token_bases": data.codec.letters,
+        "prefixed": bool(data.codec.prefix),
         "chunk": chunk,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),

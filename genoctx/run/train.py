@@ -16,6 +16,7 @@ from genoctx.engine.checkpoint import LoopState, read_checkpoint, read_state, wr
 from genoctx.engine.engine import Engine, StepResult
 from genoctx.engine.optimizer import AdamWSettings, Optimizer, Schedule
 from genoctx.errors import StoppedOnRequest
+from genoctx.genome.tokenizer import verify_tokenizer
 from genoctx.genome.windows import Window
 from genoctx.model.block import Objectives
 from genoctx.model.hybrid import Hybrid, build
@@ -56,6 +57,7 @@ def build_model(config: Config) -> Hybrid:
     dtype = getattr(torch, config.stream.dtype)
     model = build(config.model, dtype=dtype, objectives=objectives, seed=None if init else config.train.seed)
     if init:
+        verify_tokenizer(init, config.model.vocab_size)
         load_weights(model, init)
     return model
 
@@ -68,7 +70,7 @@ def train(
     Raises StoppedOnRequest (exit 75) after saving when a signal or the time limit asks to stop.
     """
     prepare_machine(config.stream.threads)
-    data = open_data(config.data.store, config.data.windows, config.model.vocab_size)
+    data = open_data(config.data.store, config.data.windows, config.model)
     with (
         RunDir.create_or_resume(out, config, source=source, inputs=data.inputs, fresh=fresh) as run,
         monitor.log_to(run.log_path),
@@ -119,7 +121,7 @@ class _Loop:
 
     def run(self, stop: StopSignals) -> Outcome:
         config, state = self.config, self.state
-        pieces, empty = training_pieces(self.data, config.train.context)
+        pieces, empty = training_pieces(self.data, config.train.context, config.loss.softmask)
         if config.eval.at_start or config.eval.at_end or config.eval.every_steps:
             windows_of(self.data, config.eval.split)  # refused now rather than after the last step
         self._introduce(pieces, empty)
@@ -154,9 +156,7 @@ class _Loop:
 
     def _step(self, pieces: list[Window], metrics: MetricsLog, bar: Bar, stop: StopSignals) -> None:
         t, step = self.config.train, self.state.step + 1
-        batches = step_batches(
-            self.data, pieces, seed=t.seed, step=step - 1, per_step=t.windows_per_step, batch=t.batch, rc=t.rc
-        )
+        batches = step_batches(self.data, pieces, t, step - 1, self.config.loss.softmask)
 
         def on_chunk(tokens: int, sweep: str) -> None:
             bar.advance(tokens / 2)  # two sweeps; the last chunk has one, so the loop sets the exact count
@@ -165,18 +165,20 @@ class _Loop:
         rate, begin = self.schedule.rate(step), time.perf_counter()
         result = self.engine.train_step(batches, self.optimizer, rate, on_chunk)
         seconds = time.perf_counter() - begin
-        self.state = LoopState(step=step, bases=self.state.bases + result.losses.targets)
+        self.state = LoopState(
+            step=step, bases=self.state.bases + result.losses.targets * self.data.codec.letters
+        )
         self._log(metrics, bar, result, rate, seconds)
 
     def _log(self, metrics: MetricsLog, bar: Bar, result: StepResult, rate: float, seconds: float) -> None:
-        losses = result.losses
+        losses, letters = result.losses, self.data.codec.letters
         line = metrics.append(
             step=self.state.step,
             bases=self.state.bases,
-            loss_nats=losses.nats / losses.targets,
+            loss_nats=losses.nats / (losses.weight * letters),
             grad_norm=result.grad_norm,
             lr=rate,
-            bases_per_s=losses.targets / seconds,
+            bases_per_s=losses.targets * letters / seconds,
             host_peak_bytes=peak_resident_memory(),
             balance=losses.balance,
             indexer_kl=losses.indexer_kl,

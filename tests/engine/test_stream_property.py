@@ -93,7 +93,11 @@ def batches(draw: st.DrawFn) -> tuple[Batch, Bounds]:
     for row, pad in enumerate(skip):
         targets[row, :pad] = -100
     targets[0, -1] = 1  # a step has at least one target
-    return Batch(tokens, targets, ("w",) * rows, skip), bounds
+    share = None
+    if draw(st.booleans()):
+        share = torch.rand(rows, length, generator=generator).clamp_min(0.1)
+        event("targets count unequally")
+    return Batch(tokens, targets, ("w",) * rows, skip, share), bounds
 
 
 def random_model(config: ModelConfig, objectives: Objectives, seed: int) -> Hybrid:

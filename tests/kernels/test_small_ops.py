@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+
 import pytest
 import torch
 from compare import assert_equal_in_float64, assert_error_bound
@@ -98,11 +101,12 @@ TARGETS = torch.tensor([1, -100, 3, 0, 2, -1, 8])
 def test_loss(tile_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_op, "TILE_BYTES", tile_bytes)
     monkeypatch.setattr(loss_op, "_tile_tokens", lambda v: 2 if tile_bytes == 1 else 1000)
-    assert_equal_in_float64(
-        lambda h, w: linear_cross_entropy(h, w, TARGETS),
-        lambda h, w: linear_cross_entropy_reference(h, w, TARGETS),
-        [draw(7, 6), draw(9, 6, seed=1)],
-    )
+    for share in (None, torch.tensor([0.1, 1.0, 0.0, 0.1, 1.0, 0.5, 0.7])):
+        assert_equal_in_float64(
+            lambda h, w, share=share: linear_cross_entropy(h, w, TARGETS, share),
+            lambda h, w, share=share: linear_cross_entropy_reference(h, w, TARGETS, share),
+            [draw(7, 6), draw(9, 6, seed=1)],
+        )
 
 
 def test_scores_are_the_loss_and_its_renormalisation() -> None:
@@ -116,5 +120,24 @@ def test_scores_are_the_loss_and_its_renormalisation() -> None:
             continue
         full = -logits[t].log_softmax(-1)[target]
         part = -logits[t, subset].log_softmax(-1)[subset.tolist().index(target)]
-        assert abs(nats.full[t] - full) < 1e-12 and abs(nats.subset[t] - part) < 1e-12
+        assert abs(nats.full[t, 0] - full) < 1e-12 and abs(nats.subset[t, 0] - part) < 1e-12
     assert abs(nats.full.sum() - linear_cross_entropy(h, w, TARGETS)) < 1e-12
+
+
+def test_the_nats_of_a_word_are_those_of_its_letters_by_the_chain_rule() -> None:
+    """Trinucleotides on shuffled ids, against conditional probabilities summed word by word."""
+    words = ["".join(letters) for letters in product("ACGT", repeat=3)]
+    ids = torch.randperm(70, generator=torch.Generator().manual_seed(2))[: len(words)]
+    targets = torch.tensor([ids[words.index(w)] for w in ("AAA", "GTC", "TTT", "CAG")] + [-100])
+    h, w = draw(5, 6), draw(70, 6, seed=1)
+    nats = score_tokens(h, w, targets, ids, letters=3)
+    for t, target in enumerate(["AAA", "GTC", "TTT", "CAG"]):
+        weight = (h[t] @ w.T).softmax(-1)
+        mass = {word: float(weight[ids[i]]) for i, word in enumerate(words)}
+        begins = [sum(m for word, m in mass.items() if word.startswith(target[:n])) for n in range(4)]
+        expected = [-math.log(begins[n + 1] / begins[n]) for n in range(3)]
+        assert torch.allclose(nats.subset[t], torch.tensor(expected, dtype=torch.float64), atol=1e-12)
+        expected[0] -= math.log(begins[0])  # the mass outside the words is lost at the first letter
+        assert torch.allclose(nats.full[t], torch.tensor(expected, dtype=torch.float64), atol=1e-12)
+    assert not nats.full[4].any() and nats.full.shape == nats.subset.shape == (5, 3)
+    assert abs(nats.full.sum() - linear_cross_entropy(h, w, targets)) < 1e-12

@@ -17,6 +17,7 @@ from genoctx.engine.batch import stack_rows
 from genoctx.engine.engine import Engine
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.genome.windows import Window
+from genoctx.model.config import ModelConfig
 from genoctx.model.hybrid import Hybrid
 from genoctx.report.ledger import Ledger, LedgerBuilder
 from genoctx.run.data import Data as OpenData
@@ -43,12 +44,12 @@ def model(phage: Data, tmp_path_factory: pytest.TempPathFactory) -> Hybrid:
 
 @pytest.fixture(scope="module")
 def phage_data(phage: Data) -> OpenData:
-    return open_data(phage.store, phage.windows, 16)
+    return open_data(phage.store, phage.windows, ModelConfig(vocab_size=16))
 
 
 @pytest.fixture(scope="module")
 def gapped_data(gapped: Data) -> OpenData:
-    return open_data(gapped.store, gapped.windows, 16)
+    return open_data(gapped.store, gapped.windows, ModelConfig(vocab_size=16))
 
 
 class Recorded(LedgerBuilder):
@@ -112,7 +113,7 @@ def test_the_number_does_not_depend_on_the_batch(model: Hybrid, phage_data: Open
     ]
     parts = list(Engine(model, 700).score(stack_rows(alone), torch.arange(4)))
     for name, sums in (("full", ledger.nats_full_sum), ("subset", ledger.nats_acgt_sum)):
-        together = sum(getattr(part.nats, name).double().sum(1).numpy() for part in parts)
+        together = sum(getattr(part.nats, name).double().sum((1, 2)).numpy() for part in parts)
         by_window = np.bincount(np.searchsorted(ledger.windows[:, 0], ledger.window), sums)
         assert np.abs(together - by_window).max() / 2047 <= 1e-6
 
@@ -160,7 +161,7 @@ def test_a_reversed_window_is_scored_from_its_other_end(
     """Every base keeps its place on the contig, and the nats are those of one plain forward pass."""
     table = tmp_path / "reversed.bed"
     table.write_text(gapped.windows.read_text().replace("\t+\tholdout", "\t-\tholdout"))
-    data = open_data(gapped.store, table, 16)
+    data = open_data(gapped.store, table, ModelConfig(vocab_size=16))
     windows = windows_of(data, "holdout", 4)
     assert {w.strand for w in windows} == {"-"}
     scored(model, data, windows)

@@ -23,6 +23,7 @@ from tiny_run import Crash, Data, Listener, bits, crash, make_data, metrics, run
 from genoctx.engine.engine import Engine
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.errors import InputError, StoppedOnRequest
+from genoctx.model.config import ModelConfig
 from genoctx.report.ledger import Ledger
 from genoctx.run import train as module
 from genoctx.run.data import open_data, read_batch, training_pieces, windows_of
@@ -374,7 +375,7 @@ def test_a_window_without_a_target_is_refused_by_name_before_the_first_step(
 
 def test_a_window_without_a_target_leaves_weights_alone(gapped: Data, tmp_path: Path) -> None:
     config = gapped.config(tmp_path)
-    data = open_data(gapped.store, gapped.windows, config.model.vocab_size)
+    data = open_data(gapped.store, gapped.windows, config.model)
     good, bad = windows_of(data, "train")[0], windows_of(data, "holdout")[5]
     model = build_model(config)
     before = [p.detach().clone() for p in model.parameters()]
@@ -391,7 +392,7 @@ def test_pieces_of_nothing_but_gaps_are_left_out_and_counted(tmp_path: Path) -> 
     fasta = tmp_path / "x.fa"
     fasta.write_text(f">a\n{'ACGT' * 16}{'N' * 64}A{'R' * 63}{'ACGT' * 16}\n>b\n{'ACGT' * 64}\n")
     made = make_data(tmp_path, fasta, context=256, holdout="b", max_n=1.0)
-    pieces, empty = training_pieces(open_data(made.store, made.windows, 16), 64)
+    pieces, empty = training_pieces(open_data(made.store, made.windows, ModelConfig(vocab_size=16)), 64)
     assert empty == 2  # the third piece has a base, but none before it to predict it from
     assert [(p.start, p.end) for p in pieces] == [(0, 64), (192, 256)]
     assert len({p.name for p in pieces}) == 2

@@ -16,7 +16,7 @@ TILE_BYTES = 32 << 20  # of logits at a time
 
 
 class Nats(NamedTuple):
-    """Negative log likelihood per token, float64 [T]; 0 where there is no target."""
+    """Negative log likelihood per token and letter, float64 [T, letters]; 0 where there is no target."""
 
     full: Tensor
     """Over the whole vocabulary."""
@@ -34,48 +34,87 @@ def _logits(h: Tensor, weight: Tensor) -> Tensor:
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, share_T: Tensor | None
+    ) -> Tensor:
         rows = torch.nonzero(targets_T >= 0).squeeze(-1)
         ctx.save_for_backward(h_TD, weight_VD, targets_T, rows)
+        ctx.share_T = share_T
         total = torch.zeros((), dtype=torch.float64, device=h_TD.device)
         for part in rows.split(_tile_tokens(weight_VD.shape[0])):
             logits = _logits(h_TD[part], weight_VD)
             picked = logits.gather(1, targets_T[part].unsqueeze(1)).squeeze(1)
-            total += (logits.logsumexp(-1) - picked).sum(dtype=torch.float64)
+            nats = logits.logsumexp(-1) - picked
+            if share_T is not None:
+                nats = nats * share_T[part]
+            total += nats.sum(dtype=torch.float64)
         return total
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor, None, None]:
         h_TD, weight_VD, targets_T, rows = ctx.saved_tensors
         d_h = torch.zeros_like(h_TD)
         d_weight = torch.zeros_like(weight_VD, dtype=accumulator(weight_VD.dtype))
         for part in rows.split(_tile_tokens(weight_VD.shape[0])):
             h = h_TD[part]
-            probs = _logits(h, weight_VD).softmax(-1)
-            probs[torch.arange(len(part), device=h.device), targets_T[part]] -= 1
-            d_logits = (probs * d_total.to(probs.dtype)).to(h.dtype)
+            d_logits = _logits(h, weight_VD).softmax(-1)
+            d_logits[torch.arange(len(part), device=h.device), targets_T[part]] -= 1
+            d_logits *= d_total.to(d_logits.dtype)
+            if ctx.share_T is not None:
+                d_logits *= ctx.share_T[part].to(d_logits.dtype).unsqueeze(1)
+            d_logits = d_logits.to(h.dtype)
             d_h[part] = d_logits @ weight_VD
             d_weight += d_logits.T @ h
-        return d_h, d_weight.to(weight_VD.dtype), None
+        return d_h, d_weight.to(weight_VD.dtype), None, None
 
 
-def linear_cross_entropy(h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
+def linear_cross_entropy(
+    h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, share_T: Tensor | None = None
+) -> Tensor:
     """Sum of nats, float64 scalar, over the tokens with target >= 0 (divide by their count yourself).
 
-    ``targets_T`` int64: the id that token t must predict, negative where there is none.
+    ``targets_T`` int64: the id that token t must predict, negative where there is none. ``share_T``
+    float: how much token t counts (divide by the sum then); absent: every token counts once.
     Logits exist for one tile of tokens at a time, forward and backward.
     """
-    return _LinearCrossEntropy.apply(h_TD, weight_VD, targets_T)
+    return _LinearCrossEntropy.apply(h_TD, weight_VD, targets_T, share_T)
 
 
 @torch.no_grad()
-def score_tokens(h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, subset: Tensor) -> Nats:
-    """Per-token nats over the vocabulary and renormalised over the ids in ``subset`` (int64)."""
-    nats = Nats(*(torch.zeros(len(targets_T), dtype=torch.float64, device=h_TD.device) for _ in range(2)))
+def score_tokens(
+    h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, subset: Tensor, letters: int = 1
+) -> Nats:
+    """Per-letter nats over the vocabulary and renormalised over the ids in ``subset`` (int64).
+
+    Every id of ``subset`` stands for a word of ``letters`` letters out of an alphabet of A, and the ids are
+    in the words' order: A ** letters of them. A target's nats are those of its letters by the chain rule,
+    p(w) = p(w1) p(w2 | w1) ..., where p(w1) sums over all words that begin with w1, and so on. What the
+    whole vocabulary costs more than the subset is charged to the first letter.
+    """
+    shape = (len(targets_T), letters)
+    nats = Nats(*(torch.zeros(shape, dtype=torch.float64, device=h_TD.device) for _ in range(2)))
+    place = torch.full((weight_VD.shape[0],), -1, dtype=torch.int64, device=h_TD.device)
+    place[subset] = torch.arange(len(subset), device=h_TD.device)
     rows = torch.nonzero(targets_T >= 0).squeeze(-1)
     for part in rows.split(_tile_tokens(weight_VD.shape[0])):
         logits = _logits(h_TD[part], weight_VD)
-        picked = logits.gather(1, targets_T[part].unsqueeze(1)).squeeze(1)
-        nats.full[part] = (logits.logsumexp(-1) - picked).double()
-        nats.subset[part] = (logits[:, subset].logsumexp(-1) - picked).double()
+        words = logits[:, subset]
+        nats.subset[part] = _chain(words, place[targets_T[part]], letters)
+        nats.full[part] = nats.subset[part]
+        nats.full[part, 0] += logits.logsumexp(-1).double() - words.logsumexp(-1).double()
+    return nats
+
+
+def _chain(words_TW: Tensor, target_T: Tensor, letters: int) -> Tensor:
+    """Nats of each letter of the target words given the letters before it: float64 [T, letters]."""
+    alphabet = round(words_TW.shape[1] ** (1 / letters))
+    rows = torch.arange(len(target_T), device=words_TW.device)
+    outer = words_TW.logsumexp(-1)  # log-weight of everything that agrees with the letters so far
+    nats = torch.empty(len(target_T), letters, dtype=torch.float64, device=words_TW.device)
+    for letter in range(letters):
+        size = alphabet ** (letters - 1 - letter)
+        groups = words_TW.unflatten(1, (-1, size)).logsumexp(-1) if size > 1 else words_TW
+        inner = groups[rows, target_T // size]
+        nats[:, letter] = outer.double() - inner.double()
+        outer = inner
     return nats
