@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from genoctx.cli.console import get_console
+from genoctx.cli.console import Console, get_console
 from genoctx.errors import UsageError
 
 
@@ -16,36 +16,112 @@ class What(enum.StrEnum):
     """What is measured."""
 
     length = "length"
+    engine = "engine"
+    kernels = "kernels"
+    io = "io"
+
+
+_OPTIONS = {
+    What.length: ("contig", "start", "contexts", "preset", "chunk", "threads"),
+    What.engine: ("contexts", "preset", "chunk", "threads", "rounds"),
+    What.kernels: ("contexts", "threads", "rounds"),
+    What.io: ("size", "rounds"),
+}
+_CONTEXTS = {What.length: "16k,64k,256k,1M", What.engine: "2k,8k", What.kernels: "8k"}
 
 
 def bench(
-    what: Annotated[What, typer.Argument(help="length: one exact training step at growing window lengths.")],
-    store: Annotated[
-        Path, typer.Argument(help="Genome store, written by `genoctx ingest`.", metavar="STORE")
+    ctx: typer.Context,
+    what: Annotated[
+        What,
+        typer.Argument(
+            help="length: a step at growing windows. engine, kernels: beside peers. io: reading sequence files."
+        ),
     ],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="length: a genome store. io: FASTA files; without, a synthetic genome.",
+            metavar="[STORE | FASTA...]",
+            show_default=False,
+        ),
+    ] = None,
     contig: Annotated[str, typer.Option(help="Contig the windows are cut from; default: the longest.")] = "",
     start: Annotated[str, typer.Option(help="First base of the windows, 0-based.")] = "0",
-    contexts: Annotated[str, typer.Option(help="Window lengths, separated by commas.")] = "16k,64k,256k,1M",
+    contexts: Annotated[
+        str | None, typer.Option(help="Window lengths, separated by commas.", show_default=False)
+    ] = None,
     preset: Annotated[str, typer.Option(help="Model preset, freshly drawn.")] = "nano",
     chunk: Annotated[str, typer.Option(help="Tokens per chunk.")] = "2k",
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
+    size: Annotated[str, typer.Option(help="io: bases of the synthetic genome.")] = "200M",
+    rounds: Annotated[int, typer.Option(help="Beside peers: how often each has its turn.")] = 3,
 ) -> None:
-    """Seconds, bases/s and peak memory of one exact training step (both sweeps and the optimizer).
+    """Measure this machine.
 
-    Each length runs in a process of its own. Example:
+    length: seconds, bases/s and peak memory of one exact training step (both sweeps and the optimizer);
+    each length runs in a process of its own.
+    engine: a full step beside Hugging Face's glm5_next (extra hf), same weights and tokens.
+    kernels: ops forward and backward beside Hugging Face's and fla's plain torch, and the equations.
+    io: ingest beside Biopython and pyfaidx on the same files, plain and gzip.
+
     genoctx bench length stores/chrX --contexts 16k,64k --start 1M
+    genoctx bench engine --contexts 2k,4k,8k
+    genoctx bench io genome.fa.gz
     """
+    from genoctx.sizes import parse_size
+
+    console = get_console()
+    _refuse_others(ctx, what)
+    wanted = _CONTEXTS.get(what) if contexts is None else contexts
+    lengths = [] if wanted is None else [parse_size(text) for text in wanted.split(",")]
+    if what in (What.engine, What.kernels):
+        from genoctx.cli.bench_speed import bench_engine, bench_kernels
+
+        if paths:
+            raise UsageError(f"bench {what.value} reads no file", f"genoctx bench {what.value}")
+        if what == What.engine:
+            bench_engine(console, preset, lengths, parse_size(chunk), threads, rounds)
+        else:
+            bench_kernels(console, lengths, threads, rounds)
+        return
+    if what == What.io:
+        from genoctx.cli.bench_io import bench_io
+
+        bench_io(console, paths or [], parse_size(size), rounds)
+        return
+    if paths is None or len(paths) != 1:
+        raise UsageError("bench length measures one store", "genoctx bench length STORE")
+    _bench_length(console, paths[0], contig, start, lengths, preset, chunk, threads)
+
+
+def _refuse_others(ctx: typer.Context, what: What) -> None:
+    """UsageError for an option that means nothing here."""
+    for name in dict.fromkeys(option for options in _OPTIONS.values() for option in options):
+        source = ctx.get_parameter_source(name) if name not in _OPTIONS[what] else None
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"bench {what.value} has no --{name}", "see genoctx bench --help")
+
+
+def _bench_length(
+    console: Console,
+    store: Path,
+    contig: str,
+    start: str,
+    lengths: list[int],
+    preset: str,
+    chunk: str,
+    threads: int,
+) -> None:
     from genoctx.genome.store import GenomeStore
     from genoctx.run.bench import refuse_unfit, run_length
     from genoctx.run.provenance import machine, versions
     from genoctx.sizes import format_size, parse_size
 
-    console = get_console()
     opened, first, tokens = GenomeStore.open(store), parse_size(start), parse_size(chunk)
     if tokens < 1:
         raise UsageError(f"--chunk {chunk} holds no token", "write it like 2k")
     there = opened.contig(contig) if contig else max(opened.contigs, key=lambda c: c.length)
-    lengths = [parse_size(text) for text in contexts.split(",")]
     for context in lengths:  # all of them before the first is measured
         refuse_unfit(there, first, context)
     results = []

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from genoctx.cli import show_run
+from genoctx.cli import show_run, show_store
 from genoctx.cli.console import Console, get_console
 from genoctx.errors import InputError, UsageError
+
+STORE = "store"
 
 
 def show(
@@ -24,16 +26,36 @@ def show(
         str | None,
         typer.Argument(metavar="PATH", show_default=False, help="A path, or the name of a preset."),
     ] = None,
+    interval: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="INTERVAL", show_default=False, help="Bases of a store: chr5:1-80, or a contig."
+        ),
+    ] = None,
+    head: Annotated[
+        int | None,
+        typer.Option(
+            "--head", metavar="N", min=1, help="List the N longest contigs; default: 40, in a pipe all."
+        ),
+    ] = None,
 ) -> None:
-    """Describe anything: a store, a window table, a preset, a run.
+    """Describe anything: a store, a window table, a preset, a run; or print bases of a store.
 
     genoctx show presets
     genoctx show preset nano > config.toml
     genoctx show stores/hg19
+    genoctx show stores/hg19 chr5:1-80
     genoctx show runs/first --json
     """
     console = get_console()
-    kind, target = _resolve(what, path)
+    kind, target, interval = _resolve(what, path, interval)
+    if kind == STORE:
+        show_store.show(console, target, interval, head)
+        return
+    if interval is not None or head is not None:
+        raise UsageError(
+            f"an interval and --head belong to a store, not to {kind}", "genoctx show STORE chr5:1-80"
+        )
     describe, render = KINDS[kind]
     found = describe(target)
     if console.json:
@@ -42,25 +64,32 @@ def show(
         render(console, found)
 
 
-def _resolve(what: str, path: str | None) -> tuple[str, str]:
-    """The kind and what to look at; one argument alone may be either."""
-    if what in KINDS and (path is not None or what == "presets"):
-        return what, path or ""
+def _resolve(what: str, path: str | None, interval: str | None) -> tuple[str, str, str | None]:
+    """The kind, what to look at, and the interval of a store; one argument alone may be either."""
+    named = what in KINDS or what == STORE
+    if named and (path is not None or what == "presets"):
+        return what, path or "", interval
+    if path is not None and interval is None and _is_store(what):
+        return STORE, what, path
     if path is not None:
-        raise UsageError(f"cannot show {what!r}", f"WHAT is one of {', '.join(KINDS)}")
-    if what in KINDS:
+        raise UsageError(f"cannot show {what!r}", f"WHAT is one of {', '.join((STORE, *KINDS))}")
+    if named:
         raise UsageError(
             f"show {what}: which one?", f"genoctx show {what} {'NAME' if what == 'preset' else 'PATH'}"
         )
-    return _detect(what), what
+    return _detect(what), what, None
+
+
+def _is_store(path: str) -> bool:
+    return (Path(path) / "manifest.json").is_file()
 
 
 def _detect(target: str) -> str:
     from genoctx.presets import list_presets
 
     place = Path(target)
-    if (place / "manifest.json").is_file():
-        return "store"
+    if _is_store(target):
+        return STORE
     if (place / show_run.RESOLVED).is_file():
         return "run"
     if place.is_file() and ".bed" in place.suffixes:
@@ -72,48 +101,6 @@ def _detect(target: str) -> str:
     raise InputError(
         f"{target} is no store, window table or run", f"say what it is: genoctx show WHAT {target}"
     )
-
-
-def describe_store(target: str) -> dict[str, Any]:
-    from genoctx.genome.store import GenomeStore
-
-    store = GenomeStore.open(Path(target))
-    contigs = [
-        {
-            "name": c.name,
-            "length": c.length,
-            "gc": c.gc,
-            "n_count": c.n_count,
-            "n_runs": c.n_runs,
-            "iupac_counts": dict(c.iupac_counts),
-            "softmask_fraction": c.softmask_fraction,
-        }
-        for c in store.contigs
-    ]
-    return {"name": store.name, "digest": store.digest, "contigs": contigs}
-
-
-def render_store(console: Console, found: dict[str, Any]) -> None:
-    contigs = found["contigs"]
-    rows = [
-        [
-            c["name"],
-            c["length"],
-            c["gc"],
-            c["n_count"],
-            c["n_runs"],
-            _codes(c["iupac_counts"]),
-            c["softmask_fraction"],
-        ]
-        for c in contigs
-    ]
-    total = sum(c["length"] for c in contigs)
-    console.info(f"store {found['name']}: {len(contigs)} contigs, {total:,} bases, digest {found['digest']}")
-    console.table("", ["contig", "length", "gc", "n", "n_runs", "iupac", "softmask"], rows, stdout=True)
-
-
-def _codes(counts: dict[str, int]) -> str:
-    return ",".join(f"{code}:{n}" for code, n in sorted(counts.items()) if n) or "-"
 
 
 def describe_windows(target: str) -> dict[str, Any]:
@@ -180,7 +167,6 @@ def render_presets(console: Console, found: dict[str, Any]) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[str], dict[str, Any]], Callable[[Console, dict[str, Any]], None]]] = {
-    "store": (describe_store, render_store),
     "windows": (describe_windows, render_windows),
     "preset": (describe_preset, render_preset),
     "presets": (describe_presets, render_presets),

@@ -42,9 +42,7 @@ VERBS = {
         Verb("train", "Model", "Fine-tune on the windows. Resumes if the run exists.", "train"),
         Verb("eval", "Model", "Held-out loss of a checkpoint; writes a ledger, not an average.", "evaluate"),
         Verb("report", "Model", "Tables of held-out loss from one or two ledgers.", "report"),
-        Verb(
-            "bench", "Check", "Measure this machine: time and memory of a step at growing lengths.", "bench"
-        ),
+        Verb("bench", "Check", "Measure this machine: a step, ops, reading sequence files.", "bench"),
         Verb("doctor", "Check", "What this machine can run, and which kernels are in use.", "doctor"),
     )
 }

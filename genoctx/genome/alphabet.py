@@ -6,6 +6,8 @@ U is written as T; case is not part of a code (the store keeps it as a mask of i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 LETTERS = b"ACGTNRYSWKMBDHV"
@@ -15,6 +17,10 @@ N_CODE = 4
 ILLEGAL = 255
 BLANKS = b" \t\r\n\v\f"
 """Bytes that separate but never are a base."""
+GAPS = b"-.~"
+"""Bytes that stand for "no base here" in an alignment."""
+LOWER = 16
+URACIL = 32
 
 _PAIRS = b"ATCGRYKMBVDH"  # each letter beside its complement; N, S and W are their own
 
@@ -24,6 +30,15 @@ def _code_table() -> bytes:
     for code, letter in enumerate(LETTERS):
         table[letter] = table[letter | 0x20] = code
     table[ord("U")] = table[ord("u")] = LETTERS.index(b"T")
+    return bytes(table)
+
+
+def _packed_table() -> bytes:
+    table = bytearray(_code_table())
+    for letter in LETTERS.lower() + b"u":
+        table[letter] |= LOWER
+    for letter in b"Uu":
+        table[letter] |= URACIL
     return bytes(table)
 
 
@@ -38,6 +53,10 @@ def _complement_table() -> np.ndarray:
 
 CODE_TABLE = _code_table()
 """256 bytes for ``bytes.translate``: byte to code, ``ILLEGAL`` for everything that is no base."""
+
+PACKED_TABLE = _packed_table()
+"""Like ``CODE_TABLE`` with the writing beside the code: ``+ LOWER`` in lower case, ``+ URACIL`` for a U.
+``ILLEGAL`` stays the greatest value, so one maximum tells a wrong byte, a U and plain text apart."""
 
 COMPLEMENT = _complement_table()
 """uint8, one entry per code: the code of the opposite strand."""
@@ -70,7 +89,7 @@ def count_codes(codes: np.ndarray) -> np.ndarray:
     return counts
 
 
-def gc_fraction(counts: np.ndarray) -> float:
+def gc_fraction(counts: np.ndarray | Sequence[int]) -> float:
     """(C + G) / (A + C + G + T) of the counts of ``count_codes``; 0.0 where there is none of these."""
-    total = int(counts[:4].sum())
+    total = int(sum(counts[:4]))
     return int(counts[1] + counts[2]) / total if total else 0.0

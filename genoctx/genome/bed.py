@@ -10,11 +10,12 @@ from pathlib import Path
 from genoctx.errors import InputError
 from genoctx.genome.formats import GZIP_MAGIC
 from genoctx.genome.manifest import Contig
-from genoctx.genome.names import suggest
+from genoctx.genome.names import require_contigs
 
 Span = tuple[int, int]
 """Start and end, 0-based and half-open."""
 
+_DIGITS = 19  # that many make no position in any sequence, and thousands make int() raise
 _NO_DATA = ("#", "track ", "track\t", "browser ", "browser\t")
 
 
@@ -35,10 +36,12 @@ def text_lines(path: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def read_bed(path: str | Path, contigs: Sequence[Contig]) -> dict[str, list[Span]]:
-    """The spans of each contig, in file order. Raises InputError with file and line."""
-    lengths = {contig.name: contig.length for contig in contigs}
-    spans: dict[str, list[Span]] = {}
+def bed_rows(path: str | Path) -> Iterator[tuple[str, str, Span]]:
+    """``(where, contig, span)`` of every interval in file order; ``where`` is file and line, for messages.
+
+    Raises InputError with it, also for a file without any interval.
+    """
+    empty = True
     for number, line in text_lines(Path(path)):
         if not line.strip() or line.startswith(_NO_DATA) or line.strip() in ("track", "browser"):
             continue
@@ -48,23 +51,34 @@ def read_bed(path: str | Path, contigs: Sequence[Contig]) -> dict[str, list[Span
             raise InputError(
                 f"{where}: {len(fields)} columns instead of contig, start, end", "see `man bedtools`"
             )
-        contig, span = fields[0], parse_span(fields[1], fields[2], where)
+        empty = False
+        yield where, fields[0], parse_span(fields[1], fields[2], where)
+    if empty:
+        raise InputError(f"{path} holds no interval", "one line per interval: contig, start, end")
+
+
+def read_bed(path: str | Path, contigs: Sequence[Contig]) -> dict[str, list[Span]]:
+    """The spans of each contig, in file order. Raises InputError with file and line."""
+    lengths = {contig.name: contig.length for contig in contigs}
+    spans: dict[str, list[Span]] = {}
+    unknown = ""
+    for where, contig, span in bed_rows(path):
+        spans.setdefault(contig, []).append(span)
         if contig not in lengths:
-            raise InputError(f"{where}: no contig is called {contig!r}", suggest(contig, list(lengths)))
-        if span[1] > lengths[contig]:
+            unknown = unknown or where
+        elif span[1] > lengths[contig]:
             raise InputError(
                 f"{where}: the interval ends at {span[1]:,}, but {contig} has {lengths[contig]:,} bases",
                 "does the file belong to this genome assembly?",
             )
-        spans.setdefault(contig, []).append(span)
-    if not spans:
-        raise InputError(f"{path} holds no interval", "one line per interval: contig, start, end")
+    if unknown:
+        require_contigs(spans, list(lengths), unknown)
     return spans
 
 
 def parse_span(start: str, end: str, where: str) -> Span:
     """Two columns as a span that is not empty. Raises InputError."""
-    if not (start.isascii() and start.isdigit() and end.isascii() and end.isdigit()):
+    if not all(text.isascii() and text.isdigit() and len(text) < _DIGITS for text in (start, end)):
         raise InputError(
             f"{where}: start {start!r} and end {end!r} are not whole numbers", "BED counts from 0"
         )

@@ -3,76 +3,89 @@
 from __future__ import annotations
 
 import hashlib
-import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from operator import add
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
-from genoctx.genome.alphabet import LETTERS, N_CODE, count_codes, gc_fraction
+from genoctx.genome.alphabet import LETTERS, N_CODE, gc_fraction
+from genoctx.genome.batch import Batch
 from genoctx.genome.manifest import Contig
-from genoctx.genome.reader import Piece
+from genoctx.genome.outfile import BitFile, OutFile
+from genoctx.genome.piece import Piece
+from genoctx.genome.twins import Anchors
 
 CODES = "codes.u8"
 SOFTMASK = "softmask.bits"
 
+_BATCH = 1 << 18
+"""Bases that are worth a round of numpy. Less than a block of the reader, so that its pieces stay alone."""
+_COPIED = 1 << 20
+
 
 class _Tally:
-    """What is known of the contig that is being read."""
+    """What is known of one contig so far."""
+
+    __slots__ = ("counts", "line", "lower", "n_runs", "name", "offset", "sha", "size", "source", "uracils")
 
     def __init__(self, piece: Piece, offset: int, source: str) -> None:
         self.name, self.line, self.source, self.offset = piece.contig, piece.line, source, offset
-        self.counts = np.zeros(len(LETTERS), dtype=np.int64)
-        self.lower = self.uracils = self.n_runs = 0
-        self.ends_in_n = False
+        self.counts = [0] * len(LETTERS)
+        self.size = self.lower = self.uracils = self.n_runs = 0
         self.sha = hashlib.sha256()
 
-    def add(self, piece: Piece) -> None:
-        counts = count_codes(piece.codes)
-        self.counts += counts
-        self.lower += int(np.count_nonzero(piece.lower))
-        self.uracils += piece.uracils
-        self.sha.update(piece.codes.data)
-        if counts[N_CODE]:
-            is_n = piece.codes == N_CODE
-            self.n_runs += int(np.count_nonzero(is_n[1:] > is_n[:-1]))
-            self.n_runs += bool(is_n[0]) and not self.ends_in_n
-        self.ends_in_n = bool(piece.codes[-1] == N_CODE)
-
     def contig(self) -> Contig:
-        length = int(self.counts.sum())
-        rare = {LETTERS[c : c + 1].decode(): int(self.counts[c]) for c in range(N_CODE + 1, len(LETTERS))}
+        counts = self.counts
+        rare = enumerate(counts[N_CODE + 1 :], start=N_CODE + 1)
         return Contig(
             name=self.name,
-            length=length,
+            length=self.size,
             offset=self.offset,
             sha256=self.sha.hexdigest(),
-            gc=gc_fraction(self.counts),
+            gc=gc_fraction(counts),
             n_runs=self.n_runs,
-            n_count=int(self.counts[N_CODE]),
-            iupac_counts={letter: count for letter, count in rare.items() if count},
-            softmask_fraction=self.lower / length,
+            n_count=counts[N_CODE],
+            iupac_counts={chr(LETTERS[code]): count for code, count in rare if count},
+            softmask_fraction=self.lower / self.size,
             uracil_count=self.uracils,
             source=self.source,
             line=self.line,
         )
 
 
+@dataclass(frozen=True)
+class Built:
+    """What a builder knows besides the bytes it wrote."""
+
+    contigs: tuple[Contig, ...]
+    empty: tuple[str, ...]
+    """Names of records without bases: they are not stored."""
+    anchors: Anchors
+    softmask_sha256: str
+
+
 class StoreBuilder:
     """Appends contigs to ``codes.u8`` and ``softmask.bits`` in ``folder``. A context manager."""
 
     def __init__(self, folder: Path) -> None:
-        self.contigs: list[Contig] = []
-        self.empty: list[str] = []
-        """Names of records without bases: they are not stored."""
-        self.lower = 0
         self.bases = 0
-        self._codes = (folder / CODES).open("wb")
-        self._mask = (folder / SOFTMASK).open("wb")
-        self._mask_sha = hashlib.sha256()
-        self._bits = np.zeros(0, dtype=bool)
-        """Up to seven bits that do not fill a byte yet."""
+        self._contigs: list[Contig] = []
+        self._empty: list[str] = []
+        self._anchors = Anchors()
+        self._files = ExitStack()
+        self._codes = self._files.enter_context(OutFile(folder / CODES))
+        self._mask = BitFile(self._files.enter_context(OutFile(folder / SOFTMASK)))
+        self._pieces: list[Piece] = []
+        """Not written yet; together less than ``_BATCH`` bases."""
+        self._held = 0
+        self._of: list[_Tally] = []
+        """The contig of each of them."""
         self._open: _Tally | None = None
+        self._after_n = False
 
     def __enter__(self) -> StoreBuilder:
         return self
@@ -80,46 +93,87 @@ class StoreBuilder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._codes.close()
-        self._mask.close()
+        self._files.close()
 
     def add(self, piece: Piece, source: str) -> None:
         """The next piece, in reading order; ``source`` is the file name it came from."""
-        if self._open is None or self._open.name != piece.contig:
-            self._close_contig()
-            self._open = _Tally(piece, self.bases, source)
-        if piece.codes.size:
-            self._open.add(piece)
-            self._codes.write(piece.codes.data)
-            self._write_mask(piece.lower)
-            self.bases += piece.codes.size
+        tally = self._open
+        if tally is None or tally.name != piece.contig:
+            self._end_contig()
+            tally = self._open = _Tally(piece, self.bases, source)
+        size = piece.codes.size
+        if size:
+            self._pieces.append(piece)
+            self._of.append(tally)
+            tally.size += size
+            self.bases += size
+            self._held += size
+            if self._held >= _BATCH:
+                self._flush()
 
-    def finish(self) -> str:
-        """Complete the files durably; returns the sha256 of ``softmask.bits``."""
-        self._close_contig()
-        if self._bits.size:
-            self._write_bytes(np.packbits(self._bits))
-        for file in (self._codes, self._mask):
-            file.flush()
-            os.fsync(file.fileno())
-        return self._mask_sha.hexdigest()
+    def append(self, folder: Path, part: Built) -> None:
+        """All contigs that another builder has finished in ``folder``."""
+        self._end_contig()
+        self._flush()
+        self._anchors.merge(part.anchors)
+        self._contigs += [replace(c, offset=c.offset + self.bases) for c in part.contigs]
+        self._empty += part.empty
+        bases = sum(contig.length for contig in part.contigs)
+        with (folder / CODES).open("rb") as file:
+            while block := file.read(_COPIED):
+                self._codes.write(block)
+        with (folder / SOFTMASK).open("rb") as file:
+            for start in range(0, bases, 8 * _COPIED):
+                packed = np.frombuffer(file.read(_COPIED), dtype=np.uint8)
+                self._mask.write(np.unpackbits(packed, count=min(8 * packed.size, bases - start)).view(bool))
+        self.bases += bases
 
-    def _close_contig(self) -> None:
+    def finish(self, *, durable: bool = True) -> Built:
+        """Complete the files; ``durable`` waits until they are on the disk."""
+        self._end_contig()
+        self._flush()
+        mask = self._mask.finish()
+        self._codes.finish(durable)
+        self._mask.file.finish(durable)
+        return Built(tuple(self._contigs), tuple(self._empty), self._anchors, mask)
+
+    def _end_contig(self) -> None:
         tally, self._open = self._open, None
         if tally is None:
             return
-        if self.bases == tally.offset:
-            self.empty.append(tally.name)
+        if not tally.size:
+            self._empty.append(tally.name)
+        elif not self._of or self._of[-1] is not tally:
+            self._contigs.append(tally.contig())
+
+    def _flush(self) -> None:
+        """Write and count the pieces that are held; contigs that are complete then become final."""
+        pieces, self._pieces = self._pieces, []
+        tallies, self._of = self._of, []
+        self._held = 0
+        if not pieces:
             return
-        self.contigs.append(tally.contig())
-        self.lower += tally.lower
+        batch = Batch.join(pieces)
+        self._codes.write(batch.codes.data)
+        self._mask.write(batch.lower)
+        self._anchors.add(batch.codes, batch.begins)
+        self._count(batch, pieces, tallies)
+        self._contigs += [
+            tally.contig()
+            for tally, following in zip(tallies, [*tallies[1:], self._open], strict=True)
+            if tally is not following
+        ]
 
-    def _write_mask(self, lower: np.ndarray) -> None:
-        bits = np.concatenate([self._bits, lower]) if self._bits.size else lower
-        whole = bits.size - bits.size % 8
-        self._write_bytes(np.packbits(bits[:whole]))
-        self._bits = bits[whole:].copy()
-
-    def _write_bytes(self, packed: np.ndarray) -> None:
-        self._mask.write(packed.data)
-        self._mask_sha.update(packed.data)
+    def _count(self, batch: Batch, pieces: Sequence[Piece], tallies: Sequence[_Tally]) -> None:
+        counts = batch.counts()
+        lower = batch.lower_counts().tolist()
+        runs = batch.n_runs(self._after_n).tolist() if counts[:, N_CODE].any() else [0] * len(pieces)
+        self._after_n = bool(batch.codes[-1] == N_CODE)
+        for tally, piece, count, low, n_runs in zip(
+            tallies, pieces, counts.tolist(), lower, runs, strict=True
+        ):
+            tally.sha.update(piece.codes.data)
+            tally.counts = list(map(add, tally.counts, count))
+            tally.lower += low
+            tally.n_runs += n_runs
+            tally.uracils += piece.uracils

@@ -1,4 +1,4 @@
-"""What a file is, judged by its first bytes; everything but FASTA is refused with the way out."""
+"""What a file is, judged by its first bytes; all but FASTA and GenBank is refused with the way out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _KNOWN: tuple[tuple[bytes, str, str], ...] = (
     (b"PK\x03\x04", "a zip archive", f"unzip -p {{path}} NAME_OF_THE_FASTA | {_PIPE}"),
     (b"\x1a\x41\x27\x43", "a 2bit file", f"twoBitToFa {{path}} stdout | {_PIPE}"),
     (b"\x43\x27\x41\x1a", "a 2bit file", f"twoBitToFa {{path}} stdout | {_PIPE}"),
-    (b"LOCUS ", "a GenBank file", f"any2fasta {{path}} | {_PIPE}, or download the FASTA of the same record"),
     (b"ID   ", "an EMBL file", f"any2fasta {{path}} | {_PIPE}, or download the FASTA of the same record"),
-    (b"##gff", "a GFF annotation", "give the FASTA of the genome; annotations come later"),
+    (b"##gff", "a GFF annotation", "give the FASTA of the genome, and this file with --annotation"),
     (b"##FASTA", "the FASTA part of a GFF file", "remove the lines before the first '>'"),
     (b"##fileformat=VCF", "a VCF of variants", "give the FASTA of the reference genome"),
     (b"BAM\x01", "a BAM of aligned reads", "give the FASTA of the reference genome"),
@@ -45,6 +44,11 @@ def refuse_other_formats(head: bytes, path: str) -> None:
             raise InputError(
                 f"{path} is not FASTA: it looks like {what}", hint.format(path=shlex.quote(path))
             )
+
+
+def is_genbank(head: bytes) -> bool:
+    """Whether the text that begins with ``head`` is a GenBank flat file."""
+    return head.removeprefix(BOM).lstrip().startswith(b"LOCUS ")
 
 
 def is_bgzip(head: bytes) -> bool:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from genoctx.errors import InputError
 from genoctx.genome.alphabet import LETTERS
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "genoctx-store"
 MANIFEST = "manifest.json"
 
-_AGAIN = "ingest the genome again: genoctx ingest FASTA -o STORE --force"
+_DIGEST = f"{KIND} 1\n"  # the digest's own version: how a manifest is laid out does not change the content
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Contig:
     """One sequence of a store."""
 
@@ -46,18 +47,24 @@ class Contig:
     """File name it came from."""
     line: int
     """Line of its header there, counted from 1."""
+    region_counts: dict[str, int] = field(default_factory=dict)
+    """Bases of each class of ``regions.u8`` that occurs; empty without annotation."""
+
+
+CONTIG_COLUMNS = tuple(column.name for column in fields(Contig))
+_row = attrgetter(*CONTIG_COLUMNS)
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file that was ingested."""
+    """One file that was ingested, or an annotation."""
 
     path: str
     """Base name only: a store does not tell where on a disk its source lay."""
     sha256: str
     """Of the file's bytes, compressed as they were."""
     format: str
-    """``plain``, ``gzip`` or ``bgzip``."""
+    """``plain``, ``gzip`` or ``bgzip``; for an annotation what ``annotate`` calls it."""
     bytes: int
 
 
@@ -71,110 +78,56 @@ class Manifest:
     tool_version: str
     digest: str
     sources: tuple[SourceFile, ...]
+    annotations: tuple[SourceFile, ...]
     contigs: tuple[Contig, ...]
     softmask_sha256: str
+    regions_sha256: str
+    """Of ``regions.u8``; empty without annotation."""
     warnings: tuple[str, ...]
     """What ``ingest`` read over."""
 
-    def to_json(self) -> str:
-        """The text of the file: one line per key, and one per contig."""
-        content: dict[str, Any] = {"kind": KIND, "schema": SCHEMA, "alphabet": LETTERS.decode(), **vars(self)}
-        lines = [f" {json.dumps(key)}: {_json(value)}" for key, value in content.items()]
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+    def lines(self) -> Iterator[str]:
+        """The text of the file: one line per key, and one per source, contig and warning."""
+        content = {"kind": KIND, "schema": SCHEMA, "alphabet": LETTERS.decode(), **vars(self)}
+        opening = "{\n"
+        for key, value in content.items():
+            yield f'{opening} "{key}": '
+            if key == "contigs":
+                yield f'{{"columns": {json.dumps(CONTIG_COLUMNS)}, "rows": '
+                yield from _list(_row(contig) for contig in self.contigs)
+                yield "}"
+            elif isinstance(value, tuple):
+                yield from _list(value)
+            else:
+                yield json.dumps(value)
+            opening = ",\n"
+        yield "\n}\n"
 
 
-def _json(value: Any) -> str:
-    if not isinstance(value, tuple) or not value:
-        return json.dumps(value, allow_nan=False)
-    # default=vars turns a dataclass into an object; asdict would copy it first, at ten times the cost
-    return (
-        "[\n  " + ",\n  ".join(json.dumps(entry, allow_nan=False, default=vars) for entry in value) + "\n ]"
-    )
+def _list(entries: Iterable[Any]) -> Iterator[str]:
+    encode = json.JSONEncoder(allow_nan=False, default=vars).encode
+    between = "[\n  "
+    for entry in entries:
+        yield between
+        yield encode(entry)
+        between = ",\n  "
+    yield "[]" if between.startswith("[") else "\n ]"
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write ``manifest`` durably to ``path``, which must not be a place that others read yet."""
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(manifest.lines())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def content_digest(contigs: Iterable[Contig]) -> str:
     """sha256 over names, lengths and code bytes, the latter through each contig's own sha256.
 
-    It does not depend on the file's path, time, line width, letter case or compression.
+    It does not depend on the file's path, time, line width, letter case, compression or annotation.
     """
-    digest = hashlib.sha256(f"{KIND} {SCHEMA}\n".encode())
+    digest = hashlib.sha256(_DIGEST.encode())
     for contig in contigs:
         digest.update(f"{contig.name}\t{contig.length}\t{contig.sha256}\n".encode())
     return digest.hexdigest()
-
-
-def read_manifest(path: Path) -> Manifest:
-    """Read and validate ``path``. Raises InputError saying what is wrong with it."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{path.parent} is not a genome store: it has no {MANIFEST}",
-            f"make one with `genoctx ingest FASTA -o {path.parent}`",
-        ) from error
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", "check its permissions") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}", _AGAIN) from error
-    try:
-        return _build(data)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"no key {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(f"{path} is broken: {what}", _AGAIN) from error
-
-
-def _build(data: Any) -> Manifest:
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise ValueError(f"its kind is not {KIND!r}")
-    if data["schema"] != SCHEMA:
-        raise ValueError(f"schema {data['schema']!r}, but this genoctx reads schema {SCHEMA}")
-    if data["alphabet"] != LETTERS.decode():
-        raise ValueError(f"alphabet {data['alphabet']!r}, but this genoctx knows {LETTERS.decode()!r}")
-    contigs = tuple(_record(Contig, entry) for entry in data["contigs"])
-    _check_contigs(contigs)
-    if data["digest"] != content_digest(contigs):
-        raise ValueError("its digest does not belong to its contigs")
-    return Manifest(
-        name=_text(data["name"]),
-        created=_text(data["created"]),
-        tool_version=_text(data["tool_version"]),
-        digest=data["digest"],
-        sources=tuple(_record(SourceFile, entry) for entry in data["sources"]),
-        contigs=contigs,
-        softmask_sha256=_text(data["softmask_sha256"]),
-        warnings=tuple(_text(warning) for warning in data["warnings"]),
-    )
-
-
-def _check_contigs(contigs: tuple[Contig, ...]) -> None:
-    if not contigs:
-        raise ValueError("no contigs")
-    if len({contig.name for contig in contigs}) < len(contigs):
-        raise ValueError("two contigs have one name")
-    offset = 0
-    for contig in contigs:
-        if contig.length < 1 or contig.offset != offset:
-            raise ValueError(f"contig {contig.name!r} has an impossible length or offset")
-        offset += contig.length
-
-
-_CHECKS: dict[str, Callable[[Any], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "int": lambda value: type(value) is int and value >= 0,
-    "float": lambda value: type(value) in (int, float) and 0 <= value <= 1,
-    "dict[str, int]": lambda value: isinstance(value, dict) and all(type(n) is int for n in value.values()),
-}
-
-
-def _record(kind: Any, entry: Any) -> Any:
-    """A dataclass from its JSON object; ValueError names the first field of a wrong type."""
-    for field in fields(kind):
-        if not _CHECKS[str(field.type)](entry[field.name]):
-            raise ValueError(f"{field.name} = {entry[field.name]!r} in {kind.__name__.lower()}")
-    return kind(**{field.name: entry[field.name] for field in fields(kind)})
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} should be text")
-    return value

@@ -30,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Split:
-    """A partition of every contig: intervals of a split, and guard gaps that belong to none."""
+    """A partition of contigs: intervals of a split, and guard gaps that belong to none."""
 
     intervals: dict[str, tuple[Interval, ...]]
     """Per contig, in order."""
@@ -43,14 +43,21 @@ class Split:
 
 
 def make_split(
-    contigs: Sequence[Contig], *, holdout: str, guard: int = 0, block: int, seed: int = 0
+    contigs: Sequence[Contig],
+    *,
+    holdout: str,
+    guard: int = 0,
+    block: int,
+    seed: int = 0,
+    shortest: int = 1,
 ) -> Split:
     """Divide ``contigs`` into train and held-out intervals.
 
     ``holdout`` is a comma-separated list of contig names or globs, a fraction (``0.1`` or ``10%``), the
     path of a BED file, or ``none``; a contig's exact name wins over every other reading. A fraction holds
     out whole blocks of ``block`` bases, one stretch per contig, placed by ``seed`` alone. ``guard`` bases
-    on each side of a held-out interval are taken from train. Raises UsageError or InputError.
+    on each side of a held-out interval are taken from train. Contigs below ``shortest`` bases can be named
+    but are in no interval: a draft assembly has a million of them. Raises UsageError or InputError.
     """
     if guard < 0 or block < 1:
         raise UsageError(f"guard {guard} or block {block} is impossible", "both are counted in bases")
@@ -58,7 +65,8 @@ def make_split(
     intervals: dict[str, tuple[Interval, ...]] = {}
     guards: dict[str, tuple[Span, ...]] = {}
     for contig in contigs:
-        intervals[contig.name], guards[contig.name] = _divide(contig, held.get(contig.name, []), guard)
+        if contig.length >= shortest:
+            intervals[contig.name], guards[contig.name] = _divide(contig, held.get(contig.name, []), guard)
     return Split(intervals, guards)
 
 
@@ -90,7 +98,7 @@ def _fraction(text: str) -> float:
 
 def _by_fraction(contigs: Sequence[Contig], fraction: float, block: int, seed: int) -> dict[str, list[Span]]:
     """One stretch of whole blocks per contig: few borders, so little guard is lost and little leaks."""
-    blocks = {contig.name: contig.length // block for contig in contigs}
+    blocks = {contig.name: contig.length // block for contig in contigs if contig.length >= block}
     total = sum(blocks.values())
     if total < 2:
         raise InputError(
@@ -108,7 +116,7 @@ def _by_fraction(contigs: Sequence[Contig], fraction: float, block: int, seed: i
         share[name] += 1
     held = {}
     for contig in contigs:
-        n = share[contig.name]
+        n = share.get(contig.name, 0)
         if n:
             first = _draw(seed, contig.name, "place") % (blocks[contig.name] - n + 1)
             # the last block takes the rest of the contig, which is shorter than a block
@@ -125,6 +133,8 @@ def _draw(seed: int, name: str, purpose: str) -> int:
 
 def _divide(contig: Contig, held: list[Span], guard: int) -> tuple[tuple[Interval, ...], tuple[Span, ...]]:
     """Intervals and guard gaps of one contig whose held-out spans are sorted and do not touch."""
+    if not held:
+        return (Interval(0, contig.length, TRAIN),), ()
     intervals: list[Interval] = []
     guards: list[Span] = []
     border, guard_left = 0, 0

@@ -10,9 +10,10 @@ from genoctx.files import write_atomic
 from genoctx.genome.bed import parse_span, text_lines
 from genoctx.genome.store import GenomeStore
 
-SCHEMA = 1
+SCHEMA = 2
 KIND = "genoctx-windows"
-COLUMNS = ("chrom", "start", "end", "name", "score", "strand", "split", "n_fraction")
+COLUMNS = ("chrom", "start", "end", "name", "score", "strand", "split", "n_fraction", "leak_fraction")
+NOT_AUDITED = "."
 
 _AGAIN = "cut the table again: genoctx windows STORE -o TABLE.bed --context 1M --holdout ..."
 
@@ -34,6 +35,8 @@ class Window:
     """(C + G) / (A + C + G + T), to three decimals as in the table."""
     n_fraction: float
     """Share of bases that are N, to six decimals."""
+    leak_fraction: float | None = None
+    """Share of its k-mers that stand in training windows too, to six decimals; None where nobody looked."""
 
 
 @dataclass
@@ -43,7 +46,8 @@ class WindowTable:
     windows: tuple[Window, ...]
     header: dict[str, str | int | float] = field(default_factory=dict)
     """``store``, ``store_digest``, ``context``, ``stride``, ``guard``, ``holdout``, ``max_n``, ``seed``,
-    ``genoctx`` (the version)."""
+    ``lost_to_n``, ``genoctx`` (the version); after an audit ``leak_k``, ``leak_sampled``, ``leak_kmers``,
+    ``leak_limit``, ``leak_share``, ``leak_error``, ``leak_distinct``."""
     path: Path | None = None
     """The file it was read from."""
 
@@ -58,7 +62,8 @@ def format_table(table: WindowTable) -> str:
     lines = [f"#{key}\t{_one_line(value)}" for key, value in top.items()]
     lines.append("#" + "\t".join(COLUMNS))
     for w in table.windows:
-        row = (w.contig, w.start, w.end, w.name, round(1000 * w.gc), w.strand, w.split, w.n_fraction)
+        leak = NOT_AUDITED if w.leak_fraction is None else w.leak_fraction
+        row = (w.contig, w.start, w.end, w.name, round(1000 * w.gc), w.strand, w.split, w.n_fraction, leak)
         lines.append("\t".join(map(str, row)))
     return "\n".join(lines) + "\n"
 
@@ -83,12 +88,16 @@ def read_table(path: str | Path) -> WindowTable:
     header: dict[str, str | int | float] = {}
     windows: list[Window] = []
     names: dict[str, int] = {}
+    rows = False
     for number, line in text_lines(path):
         if line.startswith("#"):
             key, _, value = line[1:].partition("\t")
             if not line.startswith("#" + "\t".join(COLUMNS[:3])):
                 header[key] = _value(key, value, f"{path}, line {number}")
             continue
+        if not rows:  # of another schema's rows nothing can be said
+            _check_format(header, path)
+            rows = True
         window = _row(line, f"{path}, line {number}")
         if window.name in names:
             raise InputError(
@@ -97,7 +106,11 @@ def read_table(path: str | Path) -> WindowTable:
             )
         names[window.name] = number
         windows.append(window)
-    _check_header(header, path)
+    _check_format(header, path)
+    for key in ("store", "store_digest", "context"):
+        if key not in header:
+            raise InputError(f"{path} has no header line #{key}", _AGAIN)
+    del header["kind"], header["schema"]
     return WindowTable(tuple(windows), header, path)
 
 
@@ -120,7 +133,11 @@ def check_store(table: WindowTable, store: GenomeStore) -> None:
             )
 
 
-_NUMBERS = {"schema": int, "context": int, "stride": int, "guard": int, "seed": int, "max_n": float}
+_NUMBERS = {
+    **dict.fromkeys(("schema", "context", "stride", "guard", "seed", "lost_to_n"), int),
+    **dict.fromkeys(("leak_k", "leak_kmers"), int),
+    **dict.fromkeys(("max_n", "leak_limit", "leak_share", "leak_error", "leak_distinct"), float),
+}
 
 
 def _value(key: str, value: str, where: str) -> str | int | float:
@@ -130,29 +147,27 @@ def _value(key: str, value: str, where: str) -> str | int | float:
         raise InputError(f"{where}: {key} is {value!r}, not a number", _AGAIN) from error
 
 
-def _check_header(header: dict[str, str | int | float], path: Path) -> None:
-    if header.pop("kind", None) != KIND:
+def _check_format(header: dict[str, str | int | float], path: Path) -> None:
+    if header.get("kind") != KIND:
         raise InputError(f"{path} is not a window table of genoctx", _AGAIN)
-    schema = header.pop("schema", None)
+    schema = header.get("schema")
     if schema != SCHEMA:
         raise InputError(f"{path} has schema {schema}, but this genoctx reads schema {SCHEMA}", _AGAIN)
-    for key in ("store", "store_digest", "context"):
-        if key not in header:
-            raise InputError(f"{path} has no header line #{key}", _AGAIN)
 
 
 def _row(line: str, where: str) -> Window:
     fields = line.split("\t")
     if len(fields) < len(COLUMNS):
         raise InputError(f"{where}: {len(fields)} columns instead of {', '.join(COLUMNS)}", _AGAIN)
-    contig, first, last, name, score, strand, split, n_fraction = fields[: len(COLUMNS)]
+    contig, first, last, name, score, strand, split, n_fraction, leak = fields[: len(COLUMNS)]
     start, end = parse_span(first, last, where)
     if strand not in ("+", "-"):
         raise InputError(f"{where}: strand {strand!r} is neither + nor -", _AGAIN)
     if not (contig and name and split):
         raise InputError(f"{where}: contig, name or split is empty", _AGAIN)
-    gc, share = _share(score, 1000, "score", where), _share(n_fraction, 1, "n_fraction", where)
-    return Window(contig, start, end, name, strand, split, gc, share)
+    gc, n = _share(score, 1000, "score", where), _share(n_fraction, 1, "n_fraction", where)
+    leaked = None if leak == NOT_AUDITED else _share(leak, 1, "leak_fraction", where)
+    return Window(contig, start, end, name, strand, split, gc, n, leaked)
 
 
 def _share(text: str, scale: int, column: str, where: str) -> float:

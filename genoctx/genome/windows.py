@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import genoctx
 from genoctx.errors import InputError, UsageError
 from genoctx.genome.alphabet import N_CODE, count_codes, gc_fraction
-from genoctx.genome.names import match_names
+from genoctx.genome.manifest import Contig
+from genoctx.genome.names import match_names, natural_key
 from genoctx.genome.splits import HOLDOUT, Interval, Split, make_split
 from genoctx.genome.store import GenomeStore
 from genoctx.genome.window_table import (
@@ -19,7 +20,7 @@ from genoctx.genome.window_table import (
     read_table,
     write_table,
 )
-from genoctx.sizes import parse_size
+from genoctx.sizes import format_size, parse_size
 
 __all__ = [
     "Dropped",
@@ -70,29 +71,30 @@ def cut(
     ``holdout`` is read by ``splits.make_split``; windows never cross into another split or a guard.
     Held-out windows never overlap, whatever the stride: each held-out base is scored at most once.
     A window with more than ``max_n`` N is dropped. ``contigs`` restricts the work to names or globs.
-    The windows and the dropped intervals together cover each base of these contigs.
+    The windows and the dropped intervals together cover each base of these contigs; both are sorted by
+    contig name (chr2 before chr10) and start, so the order of contigs in the store changes nothing.
     Raises UsageError or InputError.
     """
     stride = context if stride is None else stride
     _check(context, stride, max_n)
-    chosen = list(store.contigs)
+    chosen = sorted(store.contigs, key=lambda contig: natural_key(contig.name))
     if contigs is not None:
         kept = set(match_names([contig.name for contig in chosen], contigs, "--contigs"))
         chosen = [contig for contig in chosen if contig.name in kept]
-    split = make_split(chosen, holdout=holdout, guard=guard, block=context, seed=seed)
+    split = make_split(chosen, holdout=holdout, guard=guard, block=context, seed=seed, shortest=context)
     windows: list[Window] = []
     dropped: list[Dropped] = []
+    lost_to_n = 0
     for contig in chosen:
-        lost = [Dropped(contig.name, *span, GUARD) for span in split.guards[contig.name]]
-        for interval in split.intervals[contig.name]:
-            step = max(stride, context) if interval.split == HOLDOUT else stride
-            tried = list(_windows(store, contig.name, interval, context, step))
-            windows += [window for window, n in tried if n <= max_n * context]
-            spans = [(window.start, window.end, n <= max_n * context) for window, n in tried]
-            lost += [Dropped(contig.name, *part) for part in _uncovered(interval, spans)]
-        dropped += _joined(sorted(lost, key=lambda part: part.start))
+        if contig.length < context:  # a draft assembly has them by the hundred thousand
+            dropped.append(Dropped(contig.name, 0, contig.length, SHORT))
+            continue
+        kept_here, lost, rejected = _cut_contig(store, contig.name, split, context, stride, max_n * context)
+        windows += kept_here
+        dropped += lost
+        lost_to_n += rejected
     if not windows:
-        raise _no_window(split, dropped, context)
+        raise _no_window(chosen, split, dropped, context)
     header: dict[str, str | int | float] = {
         "store": str(store.path),
         "store_digest": store.digest,
@@ -102,6 +104,7 @@ def cut(
         "holdout": holdout,
         "max_n": max_n,
         "seed": seed,
+        "lost_to_n": lost_to_n,
         "genoctx": genoctx.__version__,
     }
     return WindowTable(tuple(windows), header), dropped
@@ -116,15 +119,43 @@ def _check(context: int, stride: int, max_n: float) -> None:
         raise UsageError(f"max-n {max_n} is not a fraction", "give a number from 0 to 1, for instance 0.5")
 
 
-def _no_window(split: Split, dropped: list[Dropped], context: int) -> InputError:
-    longest = max(i.end - i.start for each in split.intervals.values() for i in each)
-    if longest < context:
-        return InputError(
-            f"no window of {context:,} bases fits: the longest stretch of one split has {longest:,}",
-            "take a smaller --context, or a smaller --guard",
-        )
-    lost = sum(part.bases for part in dropped if part.reason == TOO_MANY_N)
-    return InputError(f"every window has too many N: {lost:,} bases lost", "raise --max-n")
+def _cut_contig(
+    store: GenomeStore, name: str, split: Split, context: int, stride: int, most_n: float
+) -> tuple[list[Window], list[Dropped], int]:
+    """Of one contig: windows with at most ``most_n`` N, what no window covers, windows with more N."""
+    windows: list[Window] = []
+    lost = [Dropped(name, *span, GUARD) for span in split.guards[name]]
+    rejected = 0
+    for interval in split.intervals[name]:
+        step = max(stride, context) if interval.split == HOLDOUT else stride
+        tried: list[tuple[int, int, bool]] = []
+        for window, n in _windows(store, name, interval, context, step):
+            tried.append((window.start, window.end, n <= most_n))
+            if n <= most_n:
+                windows.append(window)
+            else:
+                rejected += 1
+        lost += [Dropped(name, *part) for part in _uncovered(interval, tried)]
+    return windows, _joined(sorted(lost, key=lambda part: part.start)), rejected
+
+
+def _no_window(contigs: Sequence[Contig], split: Split, dropped: list[Dropped], context: int) -> InputError:
+    stretches = ((i.end - i.start, name, i) for name, each in split.intervals.items() for i in each)
+    length, name, interval = max(stretches, key=lambda stretch: stretch[0], default=(0, "", None))
+    if length >= context:
+        lost = sum(part.bases for part in dropped if part.reason == TOO_MANY_N)
+        return InputError(f"every window has too many N: {lost:,} bases lost", "raise --max-n")
+    what, more = f"stretch of one split, {name}", ", or a smaller --guard, or hold out whole contigs"
+    if interval is None:
+        longest = max(contigs, key=lambda contig: contig.length)
+        length, what, more = longest.length, f"contig, {longest.name}", ""
+    else:
+        what += f":{interval.start + 1}-{interval.end}"
+    return InputError(
+        f"no window of {context:,} bases fits: the longest {what}, has {length:,}, "
+        f"{context - length:,} too few",
+        f"take a --context of at most {length}bp, such as {format_size(1 << length.bit_length() - 1)}{more}",
+    )
 
 
 def _windows(

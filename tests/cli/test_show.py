@@ -98,23 +98,6 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def test_store_is_a_table_of_contigs(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["show", str(store)]) == 0
-    out, err = capsys.readouterr()
-    assert "store g: 2 contigs, 14 bases, digest " in err
-    head, first, second = out.splitlines()
-    assert head == "#contig\tlength\tgc\tn\tn_runs\tiupac\tsoftmask"
-    assert first.split("\t")[:2] == ["a[1]", "10"]
-    assert first.split("\t")[3:] == ["2", "1", "R:1", "0.2"]
-    assert second == "b\t4\t1.0\t0\t0\t-\t0.0"
-
-
-def test_store_as_data(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(shown(["store", str(store), "--json"], capsys))
-    assert found["contigs"][0]["iupac_counts"] == {"R": 1}
-    assert len(found["digest"]) == 64
-
-
 def test_windows_are_counted_by_split_and_contig(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,45 +2,22 @@ import gzip
 import io
 import sys
 
-import numpy as np
 import pytest
-from genome_helpers import BGZF_END, bgzip, fasta, gzip_members, naive_fasta
+from genome_helpers import BGZF_END, bgzip, fasta, gzip_members
 from hypothesis import example, given
 from hypothesis import strategies as st
+from reader_helpers import blocks_of, read, refused
 
 from genoctx.errors import InputError
-from genoctx.genome import source as source_module
-from genoctx.genome.alphabet import decode
 from genoctx.genome.reader import count_lines, read_records
 from genoctx.genome.source import Source
 
 
-def read(path) -> dict[str, str]:
-    """Contig names and bases in their original case (U apart), through the reader."""
-    records: dict[str, str] = {}
-    for piece in read_records(path):
-        assert piece.start == len(records.get(piece.contig, ""))
-        assert len(piece.codes) == len(piece.lower)
-        letters = np.frombuffer(decode(piece.codes), dtype=np.uint8) | (piece.lower * np.uint8(32))
-        records[piece.contig] = records.get(piece.contig, "") + letters.tobytes().decode()
-    return records
-
-
-def refused(tmp_path, data: bytes, name: str = "g.fa") -> InputError:
-    path = tmp_path / name
-    path.write_bytes(data)
-    with pytest.raises(InputError) as caught:
-        read(path)
-    assert caught.value.hint
-    assert str(path) in caught.value.message
-    return caught.value
-
-
 @pytest.fixture(params=[7, 64, 1 << 20])
-def block(request, monkeypatch):
+def block(request):
     """Block sizes that put every construct across a border."""
-    monkeypatch.setattr(source_module, "BLOCK", request.param)
-    monkeypatch.setattr(source_module, "_RAW_BLOCK", request.param)
+    with blocks_of(request.param):
+        yield
 
 
 RECORDS = {"chr1": "ACGTNRYSWKMBDHV" * 20, "chr2": "acgtnryswkmbdhv" * 3, "x|y:3": "AcGtN"}
@@ -76,12 +53,6 @@ def test_compression_is_told_by_content(tmp_path, block, pack, name):
     assert read(path) == RECORDS
 
 
-def test_plain_text_named_gz(tmp_path):
-    path = tmp_path / "g.fa.gz"
-    path.write_bytes(fasta(RECORDS))
-    assert read(path) == RECORDS
-
-
 def test_formats_are_reported(tmp_path):
     text = fasta(RECORDS)
     for name, data in {"plain": text, "gzip": gzip.compress(text), "bgzip": bgzip(text)}.items():
@@ -96,55 +67,24 @@ def test_standard_input(monkeypatch):
     assert read("-") == RECORDS
 
 
-def test_mixed_line_ends_blank_lines_and_blanks(tmp_path, block):
-    path = tmp_path / "g.fa"
-    path.write_bytes(b"\n\r\n  \n>a one\r\nACGT  \nAC\r\rGT\t\n\n\n>b\rAC GT AC\x0b\n\x0c\n\n>c\nA")
-    assert read(path) == {"a": "ACGTACGT", "b": "ACGTAC", "c": "A"}
-
-
-def test_name_is_the_first_word_even_after_a_blank(tmp_path):
-    path = tmp_path / "g.fa"
-    path.write_bytes(b">  seq1\tx >y\nA\n>seq2>3 4\nC\n")
-    assert read(path) == {"seq1": "A", "seq2>3": "C"}
-
-
-def test_names_in_latin1_and_utf8(tmp_path):
-    path = tmp_path / "g.fa"
-    path.write_bytes(b">caf\xe9 M\xfcller\nA\n" + ">größe\nC\n".encode())
-    assert read(path) == {"café": "A", "größe": "C"}
-
-
-def test_byte_order_mark_is_noted(tmp_path):
-    path = tmp_path / "g.fa"
-    path.write_bytes(b"\xef\xbb\xbf>a\nACGT\n")
-    source = Source(path)
-    assert sum(piece.codes.size for piece in read_records(source)) == 4
-    assert "byte order mark" in source.notes[0]
-
-
-def test_records_without_bases_are_seen(tmp_path, block):
-    path = tmp_path / "g.fa"
-    path.write_bytes(b">a\n>b\nAC\n>c\n\n>d")
-    assert read(path) == {"a": "", "b": "AC", "c": "", "d": ""}
-
-
-def test_uracils_are_counted(tmp_path):
-    path = tmp_path / "g.fa"
-    path.write_bytes(b">a\nACGUuT\n")
-    pieces = list(read_records(path))
-    assert sum(piece.uracils for piece in pieces) == 2
-    assert decode(pieces[-1].codes) == b"ACGTTT"
-    assert pieces[-1].lower.tolist() == [False, False, False, False, True, False]
-
-
 @pytest.mark.parametrize("size", range(1, 12))
-def test_header_lines_are_counted(tmp_path, monkeypatch, size):
-    monkeypatch.setattr(source_module, "BLOCK", size)
-    monkeypatch.setattr(source_module, "_RAW_BLOCK", size)
+def test_header_lines_are_counted(tmp_path, size):
     path = tmp_path / "g.fa"
     path.write_bytes(b"\r\n>a\r\nAC\r\nGT\r\n\r\n>b\rA\r>c\nA\n")
-    lines = {piece.contig: piece.line for piece in read_records(path)}
+    with blocks_of(size):
+        lines = {piece.contig: piece.line for piece in read_records(path)}
     assert lines == {"a": 2, "b": 6, "c": 8}
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lambda data: bgzip(data, block=500)])
+def test_blocks_stay_small_however_the_text_is_packed(tmp_path, pack):
+    (tmp_path / "g.fa").write_bytes(pack(fasta({"a": "ACGT" * 50_000})))
+    with blocks_of(4_096):
+        sizes = [len(block) for block in Source(tmp_path / "g.fa").blocks()]
+    assert sum(sizes) > 200_000
+    assert max(sizes) < 2 * 4_096
+    # and not too small: numpy takes its time for every block
+    assert min(sizes[:-1]) >= 4_096 // 2
 
 
 def test_progress_adds_up_to_the_file(tmp_path):
@@ -186,27 +126,6 @@ def test_unprintable_bytes_are_shown_as_hex(tmp_path, byte):
     assert f"byte 0x{byte.hex()}" in refused(tmp_path, b">a\nAC" + byte + b"T\n").message
 
 
-def test_header_glued_to_the_last_line_of_another_file(tmp_path, block):
-    error = refused(tmp_path, b">a\nACGT\nACG>b\nACGT\n")
-    assert "line 3: '>' inside a sequence line, column 4" in error.message
-    assert "line end is missing" in error.hint
-
-
-def test_duplicate_name_gives_both_lines(tmp_path, block):
-    error = refused(tmp_path, b">a 1\nAC\n>b\nA\n>a 2\nGT\n")
-    assert "line 5: the name 'a' is used twice" in error.message
-    assert "g.fa, line 1" in error.message
-
-
-def test_names_that_differ_only_behind_the_first_word(tmp_path):
-    assert "first word" in refused(tmp_path, b"> seq 0\nAC\n> seq 1\nGT\n").hint
-
-
-@pytest.mark.parametrize("header", [b">", b">  ", b">\t"])
-def test_empty_name(tmp_path, block, header):
-    assert "line 3: a header without a name" in refused(tmp_path, b">a\nA\n" + header + b"\nACGT\n").message
-
-
 @pytest.mark.parametrize(
     "name", [b"#1", b"a\x00b", b"a\x1bb", "a\u2028b".encode(), b"a\x85b", "a\u00a0b".encode()]
 )
@@ -234,8 +153,6 @@ def test_endless_header(tmp_path):
         (b"<!DOCTYPE html>\n<html>", "HTML"),
         (b"\n  <html>404", "HTML"),
         (b"\xef\xbb\xbf<html>404", "HTML"),
-        (b"LOCUS       NC_1 4 bp DNA\n", "GenBank"),
-        (gzip.compress(b"LOCUS       NC_1 4 bp DNA\n"), "GenBank"),
         (b"ID   X56734; SV 1;\n", "EMBL"),
         (b"\x43\x27\x41\x1a" + bytes(12), "2bit"),
         (b"\x1a\x41\x27\x43" + bytes(12), "2bit"),
@@ -255,6 +172,17 @@ def test_endless_header(tmp_path):
 def test_other_files_are_named_for_what_they_are(tmp_path, data, word):
     error = refused(tmp_path, data)
     assert word in error.message
+
+
+@pytest.mark.parametrize("data", [b"\x43\x27\x41\x1a" + bytes(12), b"\x1a\x41\x27\x43" + bytes(12)])
+def test_2bit_of_either_byte_order_comes_with_its_converter(tmp_path, data):
+    path = tmp_path / "g.fa"
+    assert refused(tmp_path, data).hint == f"twoBitToFa {path} stdout | genoctx ingest - -o STORE"
+
+
+def test_text_before_the_first_header_is_shown(tmp_path):
+    error = refused(tmp_path, b"\n \n a b" + b"c" * 50 + b"\n>a\nACGT\n")
+    assert error.message.endswith(f"line 3: text before the first '>': 'a b{'c' * 37}'")
 
 
 def test_the_way_out_is_quoted_for_the_shell(tmp_path):
@@ -285,6 +213,12 @@ def test_the_last_of_several_members_is_cut_short(tmp_path, block, lost):
     assert "cut short" in refused(tmp_path, gzip_members(fasta(RECORDS), 3)[:-lost]).message
 
 
+@pytest.mark.parametrize("size", range(2, 60))
+def test_a_bgzip_file_without_its_end_is_cut_short_wherever_block_borders_fall(tmp_path, size):
+    with blocks_of(size):
+        assert "end marker" in refused(tmp_path, bgzip(fasta({"a": "ACGT"}), block=9, end=False)).message
+
+
 def test_damaged_gzip(tmp_path):
     data = bytearray(gzip.compress(fasta(RECORDS), mtime=0))
     data[len(data) // 2] ^= 0xFF
@@ -299,34 +233,6 @@ def test_wrong_checksum(tmp_path):
 
 def test_bytes_behind_the_gzip_data(tmp_path, block):
     assert "other bytes follow" in refused(tmp_path, gzip.compress(fasta(RECORDS)) + b">z\nACGT\n").message
-
-
-def test_protein_file(tmp_path):
-    error = refused(tmp_path, b">sp|P69905\nMVLSPADKTNVKAAWGKV\n")
-    assert "column 3: 'L'" in error.message
-    assert "protein" in error.hint
-
-
-letters = st.text(alphabet="ACGTNRYSWKMBDHVacgtnryswkmbdhv", max_size=80)
-
-
-@given(
-    st.dictionaries(st.from_regex(r"[A-Za-z0-9_.|:]{1,8}", fullmatch=True), letters, min_size=1, max_size=6),
-    st.lists(st.sampled_from(["\n", "\r\n", "\r", "\n\n", " \n", "\t\r\n"]), min_size=1, max_size=8),
-    st.integers(1, 30),
-    st.integers(1, 40),
-)
-def test_any_layout_reads_as_the_naive_reader_does(tmp_path_factory, records, ends, width, block_size):
-    lines = []
-    for name, bases in records.items():
-        lines += [f">{name}", *(bases[i : i + width] for i in range(0, len(bases), width))]
-    text = "".join(line + ends[i % len(ends)] for i, line in enumerate(lines)).encode()
-    path = tmp_path_factory.mktemp("layout") / "g.fa"
-    path.write_bytes(text)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_module, "BLOCK", block_size)
-        patch.setattr(source_module, "_RAW_BLOCK", block_size)
-        assert read(path) == naive_fasta(text) == records
 
 
 @given(st.binary(max_size=300))

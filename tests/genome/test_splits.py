@@ -135,7 +135,7 @@ def test_bed_intervals_are_merged_and_headers_skipped(tmp_path):
     ("line", "word"),
     [
         ("chr1\t5", "2 columns"),
-        ("1\t0\t5", "no contig is called '1'"),
+        ("1\t0\t5", "1 of 2 names are no contig: 1; the store has chr1, chr2, chr10, X"),
         ("chr1\t0\t1001", "ends at 1,001, but chr1 has 1,000"),
         ("chr1\t5\t5", "empty"),
         ("chr1\t9\t5", "empty"),
@@ -143,6 +143,11 @@ def test_bed_intervals_are_merged_and_headers_skipped(tmp_path):
         ("chr1\t1.0\t5", "whole numbers"),
         ("chr1\tstart\tend", "whole numbers"),
         ("chr1\t٣\t5", "whole numbers"),
+        ("chr1\t0\t" + "9" * 5000, "whole numbers"),
+        ("chr1\t1000\t1001", "ends at 1,001"),
+        ("chr1\t0\t0", "empty"),
+        ("chr1\t1000\t1000", "empty"),
+        ("chr2\t0\t501", "ends at 501, but chr2 has 500"),
         ("chr1,0,5", "1 columns"),
     ],
 )
@@ -153,6 +158,29 @@ def test_a_bad_bed_line_is_named(tmp_path, line, word):
         make_split(GENOME, holdout=str(path), block=100)
     assert f"{path}, line 3" in caught.value.message
     assert caught.value.hint
+
+
+@given(st.integers(0, 1100), st.integers(0, 1100))
+def test_a_bed_interval_is_taken_as_it_is_or_refused(tmp_path_factory, start, end):
+    path = tmp_path_factory.mktemp("bed") / "h.bed"
+    path.write_text(f"track x\nchr1\t{start}\t{end}\n")
+    if 0 <= start < end <= 1000:
+        assert held(make_split(GENOME, holdout=str(path), block=100)) == {"chr1": [(start, end)]}
+    else:
+        with pytest.raises(InputError, match=r"line 2: the interval .*(empty|ends at)"):
+            make_split(GENOME, holdout=str(path), block=100)
+
+
+def test_a_bed_file_of_another_naming_is_told_how_it_would_match(tmp_path):
+    path = tmp_path / "h.bed"
+    path.write_text("# Ensembl\n1\t0\t5\n2\t0\t5\n1\t10\t15\n")
+    with pytest.raises(InputError) as caught:
+        make_split(GENOME, holdout=str(path), block=100)
+    assert caught.value.message == (
+        f"{path}, line 2: 2 of 2 names are no contig: 1, 2; the store has chr1, chr2, chr10, X"
+    )
+    assert "1 = chr1, 2 = chr2" in caught.value.hint
+    assert "sed '/^#/!s/^/chr/' FILE" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ import gzip
 import hashlib
 import json
 import os
+import random
+import re
 import sys
 
 import numpy as np
@@ -10,9 +12,10 @@ from genome_helpers import GENOMES, bgzip, fasta, gzip_members
 from hypothesis import given
 from hypothesis import strategies as st
 
-import genoctx.genome.store as store_module
 from genoctx.errors import InputError, UsageError
-from genoctx.genome.alphabet import decode
+from genoctx.genome.alphabet import decode, encode
+from genoctx.genome.manifest import Contig, Manifest, content_digest, write_manifest
+from genoctx.genome.region_classes import CLASSES
 from genoctx.genome.store import GenomeStore, ingest
 
 # name of the file: contig, length, runs of N, N, and what Python's own hands counted
@@ -80,8 +83,11 @@ def test_files_are_what_the_format_says(small):
     assert (
         manifest["sources"][0]["sha256"] == hashlib.sha256((small.path / "../g.fa").read_bytes()).hexdigest()
     )
-    assert manifest["contigs"][0]["sha256"] == hashlib.sha256(codes[:13]).hexdigest()
-    lines = [f"{c['name']}\t{c['length']}\t{c['sha256']}\n" for c in manifest["contigs"]]
+    table = manifest["contigs"]
+    contigs = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    assert contigs[0]["sha256"] == hashlib.sha256(codes[:13]).hexdigest()
+    assert (manifest["schema"], manifest["annotations"], manifest["regions_sha256"]) == (2, [], "")
+    lines = [f"{c['name']}\t{c['length']}\t{c['sha256']}\n" for c in contigs]
     assert manifest["digest"] == hashlib.sha256(("genoctx-store 1\n" + "".join(lines)).encode()).hexdigest()
 
 
@@ -187,6 +193,7 @@ def test_n_runs_over_piece_borders(tmp_path, monkeypatch):
     for block in range(1, 12):
         monkeypatch.setattr("genoctx.genome.source.BLOCK", block)
         monkeypatch.setattr("genoctx.genome.source._RAW_BLOCK", block)
+        monkeypatch.setattr("genoctx.genome.builder._BATCH", 2 * block - 1)
         store = ingest(tmp_path / "g.fa", tmp_path / "s", force=True)
         assert [c.n_runs for c in store.contigs] == [2, 2, 1]
 
@@ -207,7 +214,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path, data):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-@pytest.mark.parametrize("where", ["progress", "write_atomic", "sync_folder"])
+@pytest.mark.parametrize("where", ["progress", "ingest.write_manifest", "staging.sync_folder"])
 def test_interruption_leaves_nothing_and_keeps_the_old_store(tmp_path, monkeypatch, error, where):
     (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
     (tmp_path / "h.fa").write_bytes(b">b\nGGGG\n")
@@ -219,7 +226,7 @@ def test_interruption_leaves_nothing_and_keeps_the_old_store(tmp_path, monkeypat
 
     progress = stop if where == "progress" else None
     if where != "progress":
-        monkeypatch.setattr(store_module, where, stop)
+        monkeypatch.setattr(f"genoctx.genome.{where}", stop)
     with pytest.raises(type(error) if isinstance(error, OSError) else error):
         ingest(tmp_path / "h.fa", tmp_path / "s", force=True, progress=progress)
     assert tree(tmp_path) == before
@@ -288,77 +295,79 @@ def test_a_terminal_as_standard_input(tmp_path, monkeypatch):
         ingest("-", tmp_path / "s")
 
 
-# opening what is broken
+def test_positions_beyond_31_bits(tmp_path):
+    """A contig longer than 2^31 with another behind it; the files have holes and take no room."""
+    long = 2**31 + 5
+    contigs = tuple(
+        Contig(name, length, offset, "", 0.5, 0, 0, {}, 0.0, 0, "g.fa", 1)
+        for name, length, offset in (("a", long, 0), ("b", 11, long))
+    )
+    digest = content_digest(contigs)
+    manifest = Manifest("g", "", "", digest, (), (), contigs, "", "0", ())
+    write_manifest(tmp_path / "manifest.json", manifest)
+    for name in ("codes.u8", "regions.u8"):
+        with (tmp_path / name).open("wb") as file:
+            file.seek(long - 3)
+            file.write(bytes([1, 2, 3, 4, *range(10)]))
+    with (tmp_path / "softmask.bits").open("wb") as file:
+        file.seek((long - 3) // 8)
+        file.write(np.packbits([0, 0, 1, 0, 1, 1, 0, 0] + [0, 1] * 4).tobytes())
+    store = GenomeStore.open(tmp_path)
+    assert store.bases == 2**31 + 16
+    for read in (store.codes, store.regions):
+        assert read("a", long - 3, long).tolist() == [1, 2, 3]
+        assert read("b", 0, 11).tolist() == [4, *range(10)]
+    assert store.softmask("a", long - 3, long).tolist() == [True, False, True]
+    assert store.softmask("b", 0, 5).tolist() == [True, False, False, False, True]
 
 
-def edit(store, **changes):
-    path = store.path / "manifest.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+def test_regions_need_an_annotation(small):
+    with pytest.raises(InputError, match="has no annotation") as caught:
+        small.regions("a", 0, 1)
+    assert "--annotation" in caught.value.hint
+    assert not small.annotated
 
 
-@pytest.mark.parametrize(
-    ("changes", "word"),
-    [
-        ({"schema": 2}, "schema 2"),
-        ({"kind": "zarr"}, "kind"),
-        ({"alphabet": "ACGT"}, "alphabet"),
-        ({"contigs": []}, "no contigs"),
-        ({"contigs": [{}]}, "no key 'name'"),
-        ({"contigs": 7}, "not iterable"),
-        ({"digest": "0" * 64}, "digest"),
-        ({"name": None}, "None should be text"),
-        ({"sources": [{"path": "g", "sha256": "0", "format": "plain", "bytes": "9"}]}, "bytes = '9'"),
-    ],
-)
-def test_an_edited_manifest_is_refused(small, changes, word):
-    edit(small, **changes)
-    with pytest.raises(InputError, match=word) as caught:
-        GenomeStore.open(small.path)
-    assert caught.value.hint
+def test_an_annotation_is_stored_and_does_not_change_the_digest(tmp_path, small):
+    (tmp_path / "r.bed").write_text("a\t2\t5\nc\t0\t7\n")
+    store = ingest(tmp_path / "g.fa", tmp_path / "with", annotations=[f"{tmp_path / 'r.bed'}=repeat"])
+    repeat = CLASSES.index("repeat")
+    assert (store.regions("a", 0, 13) == repeat).tolist() == [False] * 2 + [True] * 3 + [False] * 8
+    assert [contig.region_counts.get("repeat") for contig in store.contigs] == [3, None, 7]
+    assert store.digest == small.digest
+    assert (
+        store.manifest.regions_sha256 == hashlib.sha256((store.path / "regions.u8").read_bytes()).hexdigest()
+    )
+    assert [source.path for source in store.manifest.annotations] == ["r.bed"]
+    (store.path / "regions.u8").unlink()
+    with pytest.raises(InputError, match=r"regions\.u8"):
+        GenomeStore.open(store.path)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        *(("length", 12), ("length", -1), ("length", True), ("offset", 1), ("name", "b"), ("name", 3)),
-        *(("gc", 2.0), ("gc", None), ("iupac_counts", {"R": "2"}), ("n_runs", 1.5), ("sha256", "0")),
-    ],
-)
-def test_an_edited_contig_is_refused(small, field, value):
-    contigs = json.loads((small.path / "manifest.json").read_text())["contigs"]
-    contigs[0][field] = value
-    edit(small, contigs=contigs)
-    with pytest.raises(InputError, match="is broken"):
-        GenomeStore.open(small.path)
+def test_a_bad_annotation_leaves_nothing_behind(tmp_path, small):
+    before = tree(tmp_path)
+    for text in ("none.gff", f"{tmp_path / 'g.fa'}=repeat"):
+        with pytest.raises(InputError):
+            ingest(tmp_path / "g.fa", tmp_path / "with", annotations=[text])
+    assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["codes.u8", "softmask.bits"])
-@pytest.mark.parametrize(
-    "change", [lambda data: data[:-1], lambda data: data + b"\0", lambda data: b"", None]
-)
-def test_files_of_another_size_are_refused(small, name, change):
-    path = small.path / name
-    if change is None:
-        path.unlink()
-    else:
-        path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(InputError, match=name) as caught:
-        GenomeStore.open(small.path)
-    assert "incomplete" in caught.value.hint
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "\x00"])
-def test_a_manifest_that_is_no_json_object(small, text):
-    (small.path / "manifest.json").write_text(text)
-    with pytest.raises(InputError, match=r"manifest\.json"):
-        GenomeStore.open(small.path)
-
-
-def test_a_folder_that_is_no_store(tmp_path):
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(InputError, match="not a genome store") as caught:
-            GenomeStore.open(path)
-        assert "genoctx ingest" in caught.value.hint
+def test_many_short_contigs(tmp_path):
+    """Counted together, stored one by one: names, digests and statistics of each."""
+    draw = random.Random(3)
+    records = {f"s{n}": "".join(draw.choices("ACGTNRacgtn", k=draw.randint(1, 40))) for n in range(5000)}
+    (tmp_path / "g.fa").write_bytes(fasta(records))
+    store = ingest(tmp_path / "g.fa", tmp_path / "s")
+    assert [contig.name for contig in store.contigs] == list(records)
+    for contig in store.contigs:
+        text = records[contig.name]
+        upper = text.upper()
+        codes = encode(text.encode())
+        assert contig.sha256 == hashlib.sha256(codes).hexdigest()
+        assert np.array_equal(store.codes(contig.name, 0, len(text)), codes)
+        assert contig.n_count == upper.count("N") and contig.n_runs == len(re.findall("N+", upper))
+        assert contig.softmask_fraction == sum(map(str.islower, text)) / len(text)
+        assert contig.iupac_counts.get("R", 0) == upper.count("R")
 
 
 # whatever the layout
@@ -372,13 +381,15 @@ bases = st.text(alphabet="ACGTNRYSWKMBDHVacgtnryswkmbdhv", max_size=60)
     st.sampled_from(["\n", "\r\n", "\r"]),
     st.sampled_from([bytes, gzip.compress, lambda d: gzip_members(d, 4), lambda d: bgzip(d, block=37)]),
     st.integers(1, 50),
+    st.integers(1, 200),
 )
-def test_what_goes_in_comes_out(tmp_path_factory, records, width, end, pack, block):
+def test_what_goes_in_comes_out(tmp_path_factory, records, width, end, pack, block, batch):
     folder = tmp_path_factory.mktemp("roundtrip")
     (folder / "g").write_bytes(pack(fasta(records, width, end)))
     kept = {name: text for name, text in records.items() if text}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("genoctx.genome.source.BLOCK", block)
+        patch.setattr("genoctx.genome.builder._BATCH", batch)
         if not kept:
             with pytest.raises(InputError):
                 ingest(folder / "g", folder / "s")

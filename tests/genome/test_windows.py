@@ -69,6 +69,8 @@ def test_n_is_counted_and_limited(human):
     assert 0 < len(tight.windows) < len(loose.windows)
     lost = sum(d.bases for d in dropped if d.reason == "more than max-n N")
     assert lost == 65536 * (len(loose.windows) - len(tight.windows))
+    assert tight.header["lost_to_n"] == len(loose.windows) - len(tight.windows)
+    assert loose.header["lost_to_n"] == 0
 
 
 def test_reasons_and_coordinates(store):
@@ -133,14 +135,55 @@ def test_max_n_that_is_no_number(store):
         cut(store, context=8, holdout="b", guard=-1)
 
 
-def test_no_window_at_all_says_why(store):
-    with pytest.raises(InputError, match="longest stretch of one split has 42") as caught:
+def test_no_window_at_all_says_why(store, tmp_path):
+    with pytest.raises(InputError, match="longest contig, a, has 42, 1,048,534 too few") as caught:
         cut(store, context=1 << 20, holdout="b")
-    assert "--context" in caught.value.hint
+    assert "--context of at most 42bp, such as 32" in caught.value.hint
+    (tmp_path / "h.bed").write_text("a\t0\t10\n")
+    with pytest.raises(InputError, match="one split, a:18-42, has 25, 5 too few") as caught:
+        cut(store, context=30, holdout=str(tmp_path / "h.bed"), guard=7, contigs=["a"])
+    assert "--guard" in caught.value.hint
     with pytest.raises(InputError, match="too many N"):
         cut(store, context=10, holdout="none", max_n=0.0, contigs=["b"], stride=100)
     with pytest.raises(InputError, match="--contigs: no contig is called 'z'"):
         cut(store, context=8, holdout="none", contigs=["z"])
+
+
+def test_a_genome_just_short_of_the_context_is_told_by_how_much(tmp_path):
+    store = make_store(tmp_path, {"trachomatis": "ACGTC" * 208_503 + "ACGT"})
+    with pytest.raises(
+        InputError, match="longest contig, trachomatis, has 1,042,519, 6,057 too few"
+    ) as caught:
+        cut(store, context=parse_size("1M"), holdout="none")
+    assert caught.value.hint == "take a --context of at most 1042519bp, such as 512k"
+    assert len(cut(store, context=parse_size("1042519bp"), holdout="none")[0].windows) == 1
+
+
+@pytest.mark.parametrize("holdout", ["none", "chr2,X", "chr1*", "0.3", "h.bed"])
+def test_the_order_of_the_contigs_changes_nothing(tmp_path, monkeypatch, holdout):
+    monkeypatch.chdir(tmp_path)
+    bases = ("ACGTTGCAAC" * 7 + "NNNN") * 3
+    lengths = {"chr10": 150, "X": 90, "chr2": 222, "chr1": 100, "chrM": 16, "CHR2": 60, "chr02": 50, "2": 40}
+    records = {name: bases[:length] for name, length in lengths.items()}
+    (tmp_path / "h.bed").write_text("chr10\t30\t90\nX\t0\t20\nchr2\t100\t130\n")
+    seen = []
+    for order in (list(records), sorted(records), sorted(records, reverse=True)):
+        # one file per contig, in this order
+        paths = []
+        for name in order:
+            paths.append(tmp_path / f"{name}.fa")
+            paths[-1].write_bytes(fasta({name: records[name]}))
+        store = ingest(paths, tmp_path / "store", force=True)
+        table, dropped = cut(store, context=10, stride=4, holdout=holdout, guard=3, seed=2, max_n=0.2)
+        seen.append((table.windows, dropped))
+        found = list(dict.fromkeys(window.contig for window in table.windows))
+        assert found == [
+            c for c in ("2", "chr1", "CHR2", "chr02", "chr2", "chr10", "chrM", "X") if c in found
+        ]
+        for contig in found:
+            starts = [window.start for window in table.windows if window.contig == contig]
+            assert starts == sorted(starts)
+    assert seen[0] == seen[1] == seen[2]
 
 
 @given(st.data())
@@ -201,9 +244,9 @@ def test_the_table_is_bed(store, tmp_path):
     table, _ = cut(store, context=8, holdout="b", guard=2, seed=5, max_n=0.25)
     write_table(table, tmp_path / "t.bed")
     lines = (tmp_path / "t.bed").read_text().splitlines()
-    assert [line.split("\t") for line in lines[:11]] == [
+    assert [line.split("\t") for line in lines[:12]] == [
         ["#kind", "genoctx-windows"],
-        ["#schema", "1"],
+        ["#schema", "2"],
         ["#store", str(store.path)],
         ["#store_digest", store.digest],
         ["#context", "8"],
@@ -212,11 +255,12 @@ def test_the_table_is_bed(store, tmp_path):
         ["#holdout", "b"],
         ["#max_n", "0.25"],
         ["#seed", "5"],
+        ["#lost_to_n", "1"],
         ["#genoctx", table.header["genoctx"]],
     ]
-    assert lines[11] == "#chrom\tstart\tend\tname\tscore\tstrand\tsplit\tn_fraction"
-    assert lines[12] == "a\t0\t8\ta:1-8\t500\t+\ttrain\t0.0"
-    assert lines[-1] == "b\t16\t24\tb:17-24\t1000\t+\tholdout\t0.0"
+    assert lines[12] == "#chrom\tstart\tend\tname\tscore\tstrand\tsplit\tn_fraction\tleak_fraction"
+    assert lines[13] == "a\t0\t8\ta:1-8\t500\t+\ttrain\t0.0\t."
+    assert lines[-1] == "b\t16\t24\tb:17-24\t1000\t+\tholdout\t0.0\t."
     assert read_table(tmp_path / "t.bed").path == tmp_path / "t.bed"
 
 
@@ -261,7 +305,7 @@ def broken(tmp_path, text):
     return caught.value.message
 
 
-ROW = ["a", "0", "8", "a:1-8", "500", "+", "train", "0.0"]
+ROW = ["a", "0", "8", "a:1-8", "500", "+", "train", "0.0", "."]
 
 
 @pytest.mark.parametrize(
@@ -279,6 +323,9 @@ ROW = ["a", "0", "8", "a:1-8", "500", "+", "train", "0.0"]
         (6, "", "is empty"),
         (7, "1.5", "n_fraction"),
         (7, "-0.1", "n_fraction"),
+        (8, "1.01", "leak_fraction"),
+        (8, "nan", "leak_fraction"),
+        (8, "", "leak_fraction"),
     ],
 )
 def test_a_bad_row_is_named(store, tmp_path, column, value, word):
@@ -286,20 +333,23 @@ def test_a_bad_row_is_named(store, tmp_path, column, value, word):
     row = [*ROW[:column], value, *ROW[column + 1 :]]
     message = broken(tmp_path, top + "\t".join(row) + "\n")
     assert word in message
-    assert "line 13" in message
+    assert "line 14" in message
 
 
 def test_other_files_are_not_window_tables(store, tmp_path):
     text = format_table(cut(store, context=8, holdout="b")[0])
     assert "not a window table" in broken(tmp_path, "a\t0\t8\ta:1-8\t500\t+\ttrain\t0.0\n")
     assert "not a window table" in broken(tmp_path, "")
-    assert "3 columns" in broken(tmp_path, "a\t0\t8\n")
-    assert "schema 2" in broken(tmp_path, text.replace("#schema\t1", "#schema\t2"))
+    assert "3 columns" in broken(tmp_path, text + "a\t0\t8\n")
+    for other in ("1", "3"):
+        edited = text.replace("#schema\t2", f"#schema\t{other}").replace("\t.\n", "\n")
+        assert f"has schema {other}, but this genoctx reads schema 2" in broken(tmp_path, edited)
+    assert "leak_share is 'low', not a number" in broken(tmp_path, "#leak_share\tlow\n" + text)
     assert "context is 'long', not a number" in broken(
         tmp_path, text.replace("#context\t8", "#context\tlong")
     )
     assert "no header line #store_digest" in broken(tmp_path, text.replace("#store_digest", "#sum"))
-    assert "is that of line 13" in broken(tmp_path, text + "a\t0\t8\ta:1-8\t500\t+\ttrain\t0.0\n")
+    assert "is that of line 14" in broken(tmp_path, text + "a\t0\t8\ta:1-8\t500\t+\ttrain\t0.0\t.\n")
     with pytest.raises(InputError, match="cannot read"):
         read_table(tmp_path / "missing.bed")
 
@@ -309,6 +359,7 @@ def test_an_edited_table_keeps_own_splits_and_extra_columns(store, tmp_path):
     (tmp_path / "t.bed").write_text(text + "\na\t3\t9\tmine\t0\t-\ttest\t0\t0.01\textra\n")
     window = read_table(tmp_path / "t.bed").split("test")[0]
     assert (window.start, window.end, window.strand, window.gc) == (3, 9, "-", 0.0)
+    assert window.leak_fraction == 0.01
     assert read_table(tmp_path / "t.bed").split("nothing") == ()
 
 

@@ -1,0 +1,99 @@
+"""``genoctx bench engine`` and ``bench kernels``: tables of tokens per second beside peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from genoctx.cli.console import Console
+from genoctx.errors import UsageError
+from genoctx.sizes import format_size
+
+if TYPE_CHECKING:
+    from genoctx.run.bench_engine import Side
+    from genoctx.run.bench_kernels import Timed
+
+
+def bench_engine(
+    console: Console, preset: str, contexts: Sequence[int], chunk: int, threads: int, rounds: int
+) -> None:
+    """Measure full steps and print. Raises UsageError, CheckFailed."""
+    from genoctx.run.bench_engine import engine_record, run_engine
+    from genoctx.run.provenance import machine, versions
+
+    if rounds < 1 or min(contexts) < 2 or chunk < 1:
+        raise UsageError("there is nothing to measure", "for instance --contexts 2k,8k --rounds 3")
+    results = run_engine(preset, contexts, chunk, threads, rounds, console.info)
+    if console.json:
+        said = {"machine": machine(), "versions": versions(), "preset": preset, "dtype": "float32"}
+        sides = [engine_record(side) for pair in results for side in pair]
+        console.emit({**said, "chunk": chunk, "threads": threads, "rounds": rounds, "sides": sides})
+        return
+    rows = [_engine_row(side, pair[0]) for pair in results for side in pair]
+    columns = ("window", "step of", "tokens_per_s", "least", "most", "genoctx_is", "peak_gib")
+    console.table("", columns, rows, stdout=True)
+    for side in (side for pair in results for side in pair if side.failed):
+        console.warn(f"{side.name}, {format_size(side.context)}: {side.failed}")
+    _explain(console, f"full training step of {preset}, chunks of {format_size(chunk)}", threads, rounds)
+
+
+def _engine_row(side: Side, ours: Side) -> list[Any]:
+    if side.failed:
+        return [format_size(side.context), side.name, *[None] * 5]
+    ratio = "" if side is ours else f"{ours.rate / side.rate:.1f}x"
+    rates = [round(rate) for rate in (side.rate, side.rates[0], side.rates[-1])]
+    return [format_size(side.context), side.name, *rates, ratio, round(side.peak_bytes / 2**30, 2)]
+
+
+def bench_kernels(console: Console, contexts: Sequence[int], threads: int, rounds: int) -> None:
+    """Measure ops forward and backward and print. Raises UsageError, CheckFailed."""
+    import torch
+
+    from genoctx.engine.allocator import keep_freed_memory
+    from genoctx.run.bench_kernels import run_kernels
+    from genoctx.run.provenance import machine, versions
+
+    if rounds < 1 or min(contexts) < 64 or any(context % 64 for context in contexts):
+        raise UsageError("a peer takes multiples of 64 tokens", "for instance --contexts 8k --rounds 5")
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    results = [(context, run_kernels(context, rounds, console.info)) for context in contexts]
+    if console.json:
+        ops = [
+            {
+                "context": context,
+                "op": form.op,
+                "form": form.form,
+                "failed": form.failed,
+                "seconds": form.seconds,
+            }
+            for context, found in results
+            for forms in found
+            for form in forms
+        ]
+        said = {"machine": machine(), "versions": versions(), "threads": threads, "dtype": "float32"}
+        console.emit({**said, "rounds": rounds, "ops": ops})
+        return
+    rows = [_kernel_row(c, form, forms[0]) for c, found in results for forms in found for form in forms]
+    columns = ("tokens", "op", "form", "ms", "least", "most", "genoctx_is")
+    console.table("", columns, rows, stdout=True)
+    _explain(console, "forward and backward, widths of nano", threads, rounds)
+
+
+def _kernel_row(context: int, form: Timed, ours: Timed) -> list[Any]:
+    if form.failed:
+        return [format_size(context), form.op, form.form, None, None, None, form.failed]
+    ratio = "" if form is ours else f"{form.median / ours.median:.1f}x"
+    times = [round(1e3 * s, 1) for s in (form.median, min(form.seconds), max(form.seconds))]
+    return [format_size(context), form.op, form.form, *times, ratio]
+
+
+def _explain(console: Console, what: str, threads: int, rounds: int) -> None:
+    from genoctx.run.provenance import machine, versions
+
+    host, used = machine(), threads or "all"
+    console.info(f"{what}, float32, {used} threads, {rounds} rounds in turn: median, least and most")
+    console.info(
+        f"{host['system']} {host['release']} {host['arch']}, {host['cpus']} cpus, torch {versions()['torch']}"
+    )

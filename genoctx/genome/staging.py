@@ -1,0 +1,166 @@
+"""Where a store is written before it is complete: a folder beside its place, locked while its process lives.
+
+``.NAME.0123abcd.partial`` holds the files, ``.lock`` of the same name is held with flock by the process
+and its children, ``.replaced`` is the older store while the new one takes its place. The kernel lets go of
+the lock when the last of them is dead, however it died: then the next ingest to that place clears up.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from genoctx.errors import UsageError
+from genoctx.files import sync_folder
+from genoctx.genome.manifest import MANIFEST
+
+_TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
+
+
+class Staging:
+    """A store in the making. Get one from ``stage``; the attributes are fixed."""
+
+    def __init__(self, target: Path, shown: str | Path, force: bool, lock: IO[bytes]) -> None:
+        self.target = target
+        self.lock = lock
+        """Hand its descriptor to child processes: the folder then lives as long as any of them."""
+        self.folder = Path(lock.name).with_suffix(".partial")
+        self._old = Path(lock.name).with_suffix(".replaced")
+        self._shown, self._force = shown, force
+
+    def publish(self) -> None:
+        """Put the finished folder at its place; an older store leaves only once the new one is there.
+
+        Raises UsageError if the place was taken meanwhile.
+        """
+        sync_folder(self.folder)
+        while not self._moved():
+            _settle(self._old, self.target)
+        sync_folder(self.target.parent)
+
+    def _moved(self) -> bool:
+        refuse_taken(self.target, self._shown, self._force)
+        if self.target.exists():
+            os.rename(self.target, self._old)
+        try:
+            os.rename(self.folder, self.target)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            return False  # another process put its store there just now: look again
+        return True
+
+    def clear(self) -> None:
+        """Remove what is not published, and the lock last: without it the folder counts as abandoned."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        _settle(self._old, self.target)
+        Path(self.lock.name).unlink(missing_ok=True)
+        self.lock.close()
+
+
+@contextmanager
+def stage(target: Path, shown: str | Path, force: bool) -> Iterator[Staging]:
+    """A new locked folder for ``target`` (an absolute path), gone afterwards unless it was published.
+
+    ``shown`` is the path as the user wrote it, ``force`` allows to replace a store. Clears up after dead
+    processes first. Parents that were missing are made, and removed again if the work fails. Raises
+    UsageError if the place is taken.
+    """
+    sweep(target)
+    refuse_taken(target, shown, force)
+    missing = [parent for parent in target.parents if not parent.exists()]
+    try:
+        staging = Staging(target, shown, force, _new_lock(target))
+        try:
+            staging.folder.mkdir()
+            yield staging
+        finally:
+            staging.clear()
+    finally:
+        for parent in missing:
+            with suppress(OSError):  # not empty: the store, or another process, is in there
+                parent.rmdir()
+
+
+def refuse_taken(target: Path, shown: str | Path, force: bool) -> None:
+    """UsageError if ``target`` exists, unless it is a store and ``force`` is given."""
+    if not target.exists():
+        return
+    if not force:
+        raise UsageError(f"{shown} exists already", "choose another place, or replace it with --force")
+    if not (target / MANIFEST).is_file():
+        raise UsageError(f"{shown} is not a genome store: --force will not remove it", "choose another place")
+
+
+def sweep(target: Path) -> None:
+    """Remove what ingests to ``target`` left behind whose processes are dead; a store that one of them had
+    moved aside goes back to its place."""
+    form = re.compile(rf"(\.{re.escape(target.name)}\.[0-9a-f]{{8}})\.(?:partial|replaced|lock)")
+    names = os.listdir(target.parent) if target.parent.is_dir() else []
+    for stem in {match[1] for match in map(form.fullmatch, names) if match}:
+        lock = target.with_name(f"{stem}.lock")
+        try:
+            file = lock.open("r+b")
+        except FileNotFoundError:  # a living process makes its lock first and removes it last
+            _remove(lock, target)
+            continue
+        except OSError:
+            continue  # not ours to judge
+        with file:
+            if _locked(file) and _is_at(file, lock):
+                _remove(lock, target)
+
+
+def _remove(lock: Path, target: Path) -> None:
+    shutil.rmtree(lock.with_suffix(".partial"), ignore_errors=True)
+    _settle(lock.with_suffix(".replaced"), target)
+    lock.unlink(missing_ok=True)
+
+
+def _settle(old: Path, target: Path) -> None:
+    """A store that was moved aside goes back if nothing took its place, else away."""
+    if old.exists() and not target.exists():
+        with suppress(OSError):
+            os.rename(old, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _new_lock(target: Path) -> IO[bytes]:
+    """A lock file of a new name, held. It is made before the folder, so that a folder is never without."""
+    while True:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path = target.with_name(f".{target.name}.{secrets.token_hex(4)}.lock")
+        try:
+            file = path.open("x+b")
+        except (FileExistsError, FileNotFoundError):
+            continue  # taken, or a failing process has just removed the parent it had made
+        # a sweep may see the file before it is locked, take it for abandoned and remove it
+        if _locked(file) is not False and _is_at(file, path):
+            return file
+        file.close()
+
+
+def _locked(file: IO[bytes]) -> bool | None:
+    """Whether this process holds ``file`` now; None where the file system has no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _is_at(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False
