@@ -104,6 +104,8 @@ class TrainConfig:
     """Cut training windows into pieces of this many bases (``"4k"``); 0 takes whole windows."""
     init: Path | None = None
     """Checkpoint directory to start from; absent: fresh weights."""
+    init_moments: bool = False
+    """Take AdamW's moments from ``init`` as well, to go on rather than begin anew; genoctx wrote it then."""
     rc: bool = False
     """Reverse-complement half of the windows, chosen by seed."""
 
@@ -172,6 +174,10 @@ class Config:
             raise ConfigError(
                 f"train.batch {self.train.batch} exceeds the {self.train.windows_per_step} windows of a step",
                 "lower train.batch or raise train.windows_per_step",
+            )
+        if self.train.init_moments and self.train.init is None:
+            raise ConfigError(
+                "train.init_moments needs a checkpoint to take them from", "set train.init as well"
             )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:

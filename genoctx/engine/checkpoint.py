@@ -58,6 +58,20 @@ def read_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer) -> Loo
     return read_state(directory)
 
 
+def read_moments(directory: Path, optimizer: Optimizer) -> None:
+    """Put the moments of a checkpoint into ``optimizer``, whose model has its weights already.
+
+    Raises InputError where there are none, or they belong to another model.
+    """
+    try:
+        optimizer.load_state(load_file(directory / OPTIMIZER_FILE))
+    except (OSError, SafetensorError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"{directory} gives no moments: {OPTIMIZER_FILE}: {error}",
+            "only a checkpoint of `genoctx train` has them; set train.init_moments = false for any other",
+        ) from error
+
+
 def read_state(directory: Path) -> LoopState:
     """The integers alone; InputError when they cannot be read."""
     try:

@@ -122,10 +122,12 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of :meth:`state`. Raises KeyError naming a moment that does not belong here."""
+        """Inverse of :meth:`state`. Raises KeyError or RuntimeError naming a moment that does not belong here."""
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
             master = self.masters[name]
+            if value.ndim and value.shape != master.shape:
+                raise RuntimeError(f"{key} is {list(value.shape)}, the model needs {list(master.shape)}")
             if kind == "master":
                 master.copy_(value)
             else:

@@ -12,7 +12,13 @@ import torch
 from genoctx.config import Config
 from genoctx.engine.allocator import keep_freed_memory
 from genoctx.engine.batch import Coefficients
-from genoctx.engine.checkpoint import LoopState, read_checkpoint, read_state, write_checkpoint
+from genoctx.engine.checkpoint import (
+    LoopState,
+    read_checkpoint,
+    read_moments,
+    read_state,
+    write_checkpoint,
+)
 from genoctx.engine.engine import Engine, StepResult
 from genoctx.engine.optimizer import AdamWSettings, Optimizer, Schedule
 from genoctx.errors import StoppedOnRequest
@@ -116,6 +122,8 @@ class _Loop:
         self.state = LoopState(step=0, bases=0)
         if (checkpoint := run.latest_checkpoint()) is not None:
             self.state = read_checkpoint(checkpoint, self.model, self.optimizer)
+        elif t.init and t.init_moments:
+            read_moments(t.init, self.optimizer)
         self.saved_step = self.state.step if checkpoint else -1
         self.saved_at = time.monotonic()
 

@@ -17,12 +17,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny_run import Crash, Data, Listener, bits, crash, make_data, metrics, run
 
 from genoctx.engine.engine import Engine
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
-from genoctx.errors import InputError, StoppedOnRequest
+from genoctx.errors import ConfigError, InputError, StoppedOnRequest
 from genoctx.model.config import ModelConfig
 from genoctx.report.ledger import Ledger
 from genoctx.run import train as module
@@ -419,3 +419,44 @@ def test_how_windows_are_batched_does_not_matter(phage: Data, tmp_path: Path) ->
             assert abs(a["grad_norm"] - b["grad_norm"]) <= 1e-12
         assert weights.keys() == other_weights.keys()
         assert max(float((weights[k] - other_weights[k]).abs().max()) for k in weights) <= 1e-12
+
+
+def test_moments_come_along_where_asked(phage: Data, tmp_path: Path) -> None:
+    """A run goes on from another's optimizer; the moments of step 2 are those it would save at step 0."""
+    run(phage.config(tmp_path, "train.steps=2"), tmp_path / "a")
+    start = latest_checkpoint(tmp_path / "a")
+    assert start is not None
+    moments = {}
+    for name, asked in (("anew", "false"), ("on", "true")):
+        config = phage.config(
+            tmp_path,
+            "train.steps=0",
+            f"train.init={start}",
+            f"train.init_moments={asked}",
+            "eval.at_end=false",
+        )
+        run(config, tmp_path / name)
+        saved = latest_checkpoint(tmp_path / name)
+        assert saved is not None
+        moments[name] = load_file(saved / "optimizer.safetensors")
+    before = load_file(start / "optimizer.safetensors")
+    assert moments["anew"] == {} and before.keys() == moments["on"].keys()
+    assert all(torch.equal(before[key], moments["on"][key]) for key in before)
+
+
+def test_moments_that_are_not_there_or_of_another_model(phage: Data, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="init_moments needs a checkpoint"):
+        phage.config(tmp_path, "train.init_moments=true")
+    run(phage.config(tmp_path, "train.steps=1"), tmp_path / "a")
+    start = latest_checkpoint(tmp_path / "a")
+    assert start is not None
+    config = phage.config(tmp_path, "train.steps=0", f"train.init={start}", "train.init_moments=true")
+    broken = load_file(start / "optimizer.safetensors")
+    key = next(key for key in broken if key.startswith("exp_avg.") and broken[key].ndim == 2)
+    save_file(broken | {key: broken[key][:1].clone()}, start / "optimizer.safetensors")
+    with pytest.raises(InputError, match=r"gives no moments: .*the model needs"):
+        run(config, tmp_path / "b")
+    (start / "optimizer.safetensors").unlink()
+    with pytest.raises(InputError, match="gives no moments") as caught:
+        run(config, tmp_path / "c")
+    assert "init_moments = false" in caught.value.hint
