@@ -10,6 +10,9 @@ import typer
 from genoctx.cli.console import Console, get_console
 from genoctx.errors import CheckFailed
 
+OPS = ("kda", "conv", "dsa_indexer", "dsa_attention", "mhc", "moe", "swiglu", "loss")
+"""Names under which the ops ask for a backend (``genoctx_kernels.dispatch.choose``)."""
+
 
 def doctor(
     config: Annotated[
@@ -31,7 +34,7 @@ def doctor(
     console = get_console()
     facts = _facts()
     if not console.json:
-        console.table("", ("what", "here"), [(k, str(v)) for k, v in facts.items()], stdout=True)
+        console.table("", ("what", "here"), _rows(facts), stdout=True)
     result: dict[str, Any] = {}
     if selftest:
         result = _selftest(console, config, preset)
@@ -59,8 +62,26 @@ def _facts() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "memory": f"{total_memory() / 2**30:.1f} GiB, {available_memory() / 2**30:.1f} GiB free to this process",
         "devices": ", ".join(gpus) or "cpu (no CUDA device visible)",
-        "kernels": "plain torch for kda, dsa, mhc, conv, loss, swiglu (no Triton kernels in this version)",
+        "kernels": _kernels(),
     }
+
+
+def _kernels() -> dict[str, dict[str, str]]:
+    """The backend of every op on this machine, and why it is not Triton (empty where it is)."""
+    from genoctx_kernels.dispatch import TORCH, TRITON, machine_reason
+
+    reason = machine_reason()
+    return {op: {"backend": TORCH if reason else TRITON, "reason": reason} for op in OPS}
+
+
+def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """What is printed: a line per fact, and one per op."""
+    rows = [(name, str(value)) for name, value in facts.items() if name != "kernels"]
+    for op, kernel in facts["kernels"].items():
+        rows.append(
+            (f"kernel {op}", "Triton" if not kernel["reason"] else f"plain torch: {kernel['reason']}")
+        )
+    return rows
 
 
 def _selftest(console: Console, config: Path | None, preset: str | None) -> dict[str, Any]:

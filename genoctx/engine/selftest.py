@@ -18,8 +18,9 @@ from genoctx.model.carry import Choices
 from genoctx.model.hybrid import Hybrid
 
 NOISE = 1e-14
-"""Of the step's largest gradient. Some gradients are zero in theory (the router's, with one expert a
-token, since its weight is normalised to a constant); what rounding leaves there cannot be compared."""
+"""Of the step's largest gradient, or part of the loss. Some gradients are zero in theory (the router's, with
+one expert a token, since its weight is normalised to a constant); what rounding leaves there cannot be
+compared."""
 
 LayerChoices = tuple[Choices | None, ...]
 
@@ -114,7 +115,9 @@ def compare(model: Hybrid, batches: list[Batch], cuts: list[Bounds], weights: Co
         (streamed.balance, whole.balance),
         (streamed.indexer_kl, whole.indexer_kl),
     ]
-    loss = max(abs(x - y) / max(abs(y), 1e-300) for x, y in parts)
+    noise = NOISE * max(abs(y) for _, y in parts)
+    # where every key is the same (poly-A) the KL is zero in theory, and rounding noise is what is left of it
+    loss = max(abs(x - y) / max(abs(x), abs(y)) if max(abs(x), abs(y)) > noise else 0.0 for x, y in parts)
     return Comparison(errors[worst], worst, loss, same, len(a))
 
 

@@ -71,14 +71,16 @@ class Built:
 class StoreBuilder:
     """Appends contigs to ``codes.u8`` and ``softmask.bits`` in ``folder``. A context manager."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        """``durable``: ``finish`` waits until the files are on the disk."""
         self.bases = 0
         self._contigs: list[Contig] = []
         self._empty: list[str] = []
         self._anchors = Anchors()
         self._files = ExitStack()
-        self._codes = self._files.enter_context(OutFile(folder / CODES))
-        self._mask = BitFile(self._files.enter_context(OutFile(folder / SOFTMASK)))
+        self._codes = self._files.enter_context(OutFile(folder / CODES, durable=durable))
+        self._bits = self._files.enter_context(OutFile(folder / SOFTMASK, durable=durable))
+        self._mask = BitFile(self._bits)
         self._pieces: list[Piece] = []
         """Not written yet; together less than ``_BATCH`` bases."""
         self._held = 0
@@ -128,13 +130,13 @@ class StoreBuilder:
                 self._mask.write(np.unpackbits(packed, count=min(8 * packed.size, bases - start)).view(bool))
         self.bases += bases
 
-    def finish(self, *, durable: bool = True) -> Built:
-        """Complete the files; ``durable`` waits until they are on the disk."""
+    def finish(self) -> Built:
+        """Complete the files."""
         self._end_contig()
         self._flush()
         mask = self._mask.finish()
-        self._codes.finish(durable)
-        self._mask.file.finish(durable)
+        self._codes.finish()
+        self._bits.finish()
         return Built(tuple(self._contigs), tuple(self._empty), self._anchors, mask)
 
     def _end_contig(self) -> None:

@@ -50,7 +50,7 @@ def paint(folder: Path, places: Places, layers: Layers) -> tuple[np.ndarray, str
                 _count(here, first, places, counts[:, number])
             file.write(tile.data)
             sha.update(tile.data)
-        file.finish(durable=True)
+        file.finish()
     return counts, sha.hexdigest()
 
 

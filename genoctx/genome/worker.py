@@ -1,8 +1,8 @@
-"""``python -m genoctx.genome.worker FOLDER`` reads one file for another process.
+"""``python -m genoctx.genome.worker`` reads files for another process, one after the other.
 
-It finds its task in ``FOLDER/task``, builds the files of a store there, reports the bytes it reads on
-standard output as 8-byte numbers, and leaves ``FOLDER/part``. A status other than 0 means that it could
-not; its parent will find out why.
+Standard input brings pickled tasks: folder, path and options. For each the files of a store and ``part`` are
+left in the folder, and standard output tells in 8-byte numbers: above 0 bytes that were read, then ``DONE``,
+or ``FAILED``, whose reason the parent will find out for itself. The end of standard input is the end.
 """
 
 from __future__ import annotations
@@ -18,40 +18,46 @@ from genoctx.genome.collector import no_collector
 from genoctx.genome.intake import Part, read_file
 from genoctx.genome.reader import ReadOptions, Selection
 
-_TASK, _PART = "task", "part"
+DONE, FAILED = 0, -1
 
-
-def write_task(folder: Path, path: str, options: ReadOptions) -> None:
-    """Tell the worker in ``folder`` what to read."""
-    (folder / _TASK).write_bytes(pickle.dumps((path, options)))
+_PART = "part"
 
 
 def load_part(folder: Path) -> Part:
-    """What the worker in ``folder`` left."""
+    """What a worker left in ``folder``."""
     part: Part = pickle.loads((folder / _PART).read_bytes())
     return part
 
 
-def _work(folder: Path) -> None:
-    path, options = pickle.loads((folder / _TASK).read_bytes())
+def _work(folder: Path, path: str, options: ReadOptions) -> int:
     seen: dict[str, str] = {}
-    selection = Selection(options)
-    with StoreBuilder(folder) as builder, no_collector():
-        file = read_file(path, builder, seen, options, selection, _report)
-        built = builder.finish(durable=False)
-    part = Part(file, built, seen, selection.names)
-    (folder / _PART).write_bytes(pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL))
-
-
-def _report(size: int) -> None:
     try:
-        os.write(1, size.to_bytes(8, sys.byteorder))
+        selection = Selection(options)
+        with StoreBuilder(folder, durable=False) as builder, no_collector():
+            file = read_file(path, builder, seen, options, selection, _tell)
+            built = builder.finish()
+        part = Part(file, built, seen, selection.names)
+        (folder / _PART).write_bytes(pickle.dumps(part, protocol=pickle.HIGHEST_PROTOCOL))
+    except (GenoctxError, OSError):
+        return FAILED
+    return DONE
+
+
+def _tell(number: int) -> None:
+    try:
+        os.write(1, number.to_bytes(8, sys.byteorder, signed=True))
     except BrokenPipeError:  # the parent is dead
         os._exit(1)
 
 
+def _main() -> None:
+    while True:
+        try:
+            task = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        _tell(_work(*task))
+
+
 if __name__ == "__main__":
-    try:
-        _work(Path(sys.argv[1]))
-    except (GenoctxError, OSError):
-        sys.exit(1)
+    _main()

@@ -6,11 +6,11 @@ Letters: M tokens (batch flattened), D hidden, E experts, I expert width, A choi
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genoctx.model.carry import Aux, Choices, Chunk
 from genoctx.model.config import ModelConfig
+from genoctx_kernels.moe import routed_experts
 from genoctx_kernels.numerics import up
 from genoctx_kernels.swiglu import clamped_swiglu
 from genoctx_kernels.topk import best_columns
@@ -30,12 +30,6 @@ class DenseMLP(nn.Module):
         return self.down_proj(clamped_swiglu(gate_up, self.limit))
 
 
-ROWS = 16
-"""Each expert's tokens are padded to a multiple of this. Matrix products of very few rows take other
-code paths in BLAS libraries, which round differently: without padding, a later token that joins an
-expert could change the last bit of an earlier one."""
-
-
 class Experts(nn.Module):
     """Routed experts, stored grouped: gate and up stacked on the rows."""
 
@@ -47,24 +41,8 @@ class Experts(nn.Module):
         self.limit = config.swiglu_limit
 
     def forward(self, x_MD: Tensor, experts_MA: Tensor, weights_MA: Tensor) -> Tensor:
-        """sum over the chosen experts of weight * expert(x): tokens sorted by expert, one product each."""
-        flat = experts_MA.flatten()
-        order = flat.argsort(stable=True)
-        tokens = order // experts_MA.shape[1]
-        counts = torch.bincount(flat, minlength=len(self.gate_up_proj))
-        padded = (counts + (ROWS - 1)) // ROWS * ROWS
-        # row of each (token, expert) pair once every group starts at its padded place
-        shift = (padded.cumsum(0) - padded) - (counts.cumsum(0) - counts)
-        place = torch.arange(len(flat), device=flat.device) + shift[flat[order]]
-        sizes = padded.tolist()
-        x = x_MD.new_zeros(sum(sizes), x_MD.shape[1]).index_copy(0, place, x_MD[tokens])
-        gate_ups, downs = self.gate_up_proj.unbind(0), self.down_proj.unbind(0)
-        parts = [
-            F.linear(clamped_swiglu(F.linear(group, gate_ups[e]), self.limit), downs[e])
-            for e, group in enumerate(x.split(sizes))
-        ]
-        scaled = torch.cat(parts)[place] * weights_MA.flatten()[order].unsqueeze(-1).to(x_MD.dtype)
-        return torch.zeros_like(x_MD).index_add(0, tokens, scaled)
+        """sum over the chosen experts of weight * expert(x)."""
+        return routed_experts(x_MD, experts_MA, weights_MA, self.gate_up_proj, self.down_proj, self.limit)
 
 
 class Router(nn.Module):

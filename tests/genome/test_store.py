@@ -233,6 +233,24 @@ def test_interruption_leaves_nothing_and_keeps_the_old_store(tmp_path, monkeypat
     assert GenomeStore.open(tmp_path / "s").digest == old.digest
 
 
+def test_a_disk_that_fails_behind_our_back(tmp_path, monkeypatch):
+    """Data go to the disk in another thread; its error ends the ingest and names the file."""
+    (tmp_path / "g.fa").write_bytes(fasta({f"c{n}": "ACGT" * 1000 for n in range(400)}))
+    monkeypatch.setattr("genoctx.genome.outfile._STRETCH", 1 << 19)
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    whole = ingest(tmp_path / "g.fa", tmp_path / "whole")
+    assert whole.bases == 1_600_000
+    assert (whole.path / "codes.u8").read_bytes() == bytes([0, 1, 2, 3]) * 400_000
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        ingest(tmp_path / "g.fa", tmp_path / "s")
+    assert caught.value.filename.endswith("codes.u8")
+    assert sorted(os.listdir(tmp_path)) == ["g.fa", "whole"]
+
+
 def test_a_failing_rename_brings_the_old_store_back(tmp_path, monkeypatch):
     (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
     ingest(tmp_path / "g.fa", tmp_path / "s")

@@ -1,4 +1,7 @@
-"""``short_conv``: W shifted multiply-adds and SiLU in one autograd function that saves only its inputs."""
+"""``short_conv``: W shifted multiply-adds and SiLU in one autograd function that saves only its inputs.
+
+Plain torch here; on a GPU the same in triton_conv.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
 
@@ -51,4 +55,8 @@ def short_conv(x_BTC: Tensor, weight_CW: Tensor, tail_BWC: Tensor) -> tuple[Tens
     """
     width = weight_CW.shape[1]
     tail = torch.cat((tail_BWC, x_BTC[:, -(width - 1) :]), 1)[:, -(width - 1) :]
+    if choose("conv", x_BTC, weight_CW, tail_BWC).triton:
+        from genoctx_kernels.conv.triton_conv import ShortConv
+
+        return ShortConv.apply(x_BTC, weight_CW, tail_BWC), tail
     return _ShortConv.apply(x_BTC, weight_CW, tail_BWC), tail

@@ -3,7 +3,8 @@
 Keys and values are the same latents for all heads: logits = q~ . c / sqrt(qk width), o~ = sum a c.
 Queries go in tiles, so the gathered latents of a tile are all that exists at once. Gradients of the
 latents are added, pool by pool, into a buffer that the caller owns (the window's d-latent buffer in
-a streamed sweep); the gradient of this chunk's own latents is read back from it.
+a streamed sweep); the gradient of this chunk's own latents is read back from it. Plain torch here; on a
+GPU the same in triton_attention.py and triton_attention_backward.py.
 
 Letters: T queries, H heads, R latent width, S tokens in the buffer, P tokens a pool, K pools kept,
 L = (K + 1) * P gathered tokens.
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
 GATHER_BYTES = 8 << 20  # of latents gathered at a time
@@ -67,35 +69,74 @@ class _SparseAttention(torch.autograd.Function):
         scale: float,
         d_buffer_SR: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(q_THR, ids_TK)
         ctx.buffer, ctx.d_buffer = buffer_SR, d_buffer_SR
         ctx.shape = (first, pool, scale)
-        pools = _as_pools(buffer_SR, pool)
-        out = torch.empty_like(q_THR)
-        step = query_tile(ids_TK, pools)
-        for start in range(0, len(q_THR), step):
-            rows = slice(start, start + step)
-            tile = _Tile(pools, ids_TK[rows], first + start, pool)
-            probs = tile.probs(q_THR[rows], scale).to(q_THR.dtype)
-            torch.bmm(probs, tile.latents_TLR, out=out[rows])
+        lse_TH: Tensor | None = None
+        if choose("dsa_attention", q_THR, buffer_SR, unsupported=_unsupported(q_THR, buffer_SR)).triton:
+            from genoctx_kernels.dsa.triton_attention import forward
+
+            ids_TK = ids_TK.to(torch.int32)
+            out, lse_TH = forward(q_THR, buffer_SR, ids_TK, first, pool, scale)
+        else:
+            out = _forward(q_THR, _as_pools(buffer_SR, pool), ids_TK, first, pool, scale)
+        ctx.save_for_backward(q_THR, ids_TK, lse_TH)
         return out
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        q_THR, ids_TK = ctx.saved_tensors
+        q_THR, ids_TK, lse_TH = ctx.saved_tensors
         first, pool, scale = ctx.shape
         buffer, d_buffer = ctx.buffer, ctx.d_buffer
         if d_buffer is None:
             d_buffer = torch.zeros_like(buffer, dtype=accumulator(buffer.dtype))
-        pools, d_pools = _as_pools(buffer, pool), _as_pools(d_buffer, pool)
-        d_q = torch.empty_like(q_THR)
-        step = query_tile(ids_TK, pools)
-        for start in range(0, len(q_THR), step):
-            rows = slice(start, start + step)
-            tile = _Tile(pools, ids_TK[rows], first + start, pool)
-            d_q[rows] = _tile_backward(tile, q_THR[rows], d_out[rows], scale, d_pools)
+        if lse_TH is not None:
+            from genoctx_kernels.dsa.triton_attention_backward import backward
+
+            d_q = backward(q_THR, buffer, ids_TK, lse_TH, d_out, d_buffer, first, pool, scale)
+        else:
+            pools, d_pools = _as_pools(buffer, pool), _as_pools(d_buffer, pool)
+            d_q = _backward(q_THR, d_out, pools, d_pools, ids_TK, first, pool, scale)
         d_own = d_buffer[first : first + len(q_THR)].to(q_THR.dtype, copy=True)
         return d_q, d_own, None, None, None, None, None, None
+
+
+def _unsupported(q_THR: Tensor, buffer_SR: Tensor) -> str:
+    """Why the Triton kernels cannot take these; empty where they can."""
+    dtype, width = q_THR.dtype, q_THR.shape[-1]
+    limit = 128 if dtype == torch.float32 else 512
+    if dtype != buffer_SR.dtype:
+        return f"queries are {dtype} and latents {buffer_SR.dtype}"
+    return f"latents of {dtype} are wider than {limit}" if width > limit else ""
+
+
+def _forward(q: Tensor, pools_SPR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float) -> Tensor:
+    out = torch.empty_like(q)
+    step = query_tile(ids_TK, pools_SPR)
+    for start in range(0, len(q), step):
+        rows = slice(start, start + step)
+        tile = _Tile(pools_SPR, ids_TK[rows], first + start, pool)
+        torch.bmm(tile.probs(q[rows], scale).to(q.dtype), tile.latents_TLR, out=out[rows])
+    return out
+
+
+def _backward(
+    q: Tensor,
+    d_out: Tensor,
+    pools: Tensor,
+    d_pools: Tensor,
+    ids_TK: Tensor,
+    first: int,
+    pool: int,
+    scale: float,
+) -> Tensor:
+    """dq; adds the latents' gradient into ``d_pools``."""
+    d_q = torch.empty_like(q)
+    step = query_tile(ids_TK, pools)
+    for start in range(0, len(q), step):
+        rows = slice(start, start + step)
+        tile = _Tile(pools, ids_TK[rows], first + start, pool)
+        d_q[rows] = _tile_backward(tile, q[rows], d_out[rows], scale, d_pools)
+    return d_q
 
 
 def _tile_backward(tile: _Tile, q: Tensor, d_out: Tensor, scale: float, d_pools: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Pooled index keys and the streaming top-k over them. The score matrix never exists as a whole.
 
-Order of candidates is total (topk.py): DNA is full of exact ties (N runs, poly-A).
+Order of candidates is total (topk.py): DNA is full of exact ties (N runs, poly-A). Plain torch here; on a
+GPU the same selection in triton_select.py.
 
 Letters: T tokens, J pools, P tokens a pool, I indexer heads, D index width, K pools kept.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import up
 from genoctx_kernels.topk import best_columns
 
@@ -121,6 +123,10 @@ def select_pools(q_TID: Tensor, w_TI: Tensor, keys_JD: Tensor, first: int, pool:
     Query t stands at position ``first + t`` and sees pools j < (first + t + 1) // pool. ``w_TI``
     already carries the heads' scale. Scores are float32 (float64 for float64) on every path.
     """
+    if choose("dsa_indexer", q_TID, w_TI, keys_JD).triton:
+        from genoctx_kernels.dsa.triton_select import select
+
+        return select(q_TID, w_TI, keys_JD, first, pool, top)
     q, w, keys = up(q_TID), up(w_TI), up(keys_JD)
     parts = [torch.empty(0, top, dtype=torch.int32, device=q.device)]
     for start in range(0, len(q), QUERY_TILE):

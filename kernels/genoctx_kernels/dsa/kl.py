@@ -7,6 +7,7 @@ For query t with m >= 1 visible pools and support J (sparse: the selected pools;
 
 The caller divides by the number of such queries of the whole step. Gradients reach the indexer's
 q, w and pooled keys only; those of older keys are added into the caller's buffer, as in attention.py.
+Plain torch on every device: the loss is for short phases in which the indexer learns.
 
 Letters: T queries, I indexer heads, D index width, J pools, K pools in a support, H heads, R latent.
 """

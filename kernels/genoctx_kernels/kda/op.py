@@ -1,4 +1,4 @@
-"""``kda``: the op the model calls. Layout, padding to whole blocks, and autograd around chunked.py."""
+"""``kda``: the op the model calls. Dispatch; layout, padding to whole blocks and autograd around chunked.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genoctx_kernels.dispatch import choose
 from genoctx_kernels.kda import chunked
 from genoctx_kernels.numerics import accumulator
 
 BLOCK = 64
+WIDEST_KEY = 128
+"""Of the Triton kernels: a scan keeps all keys of a state in registers."""
 
 
 def _to_blocks(x_BTHD: Tensor, dtype: torch.dtype, block: int) -> Tensor:
@@ -80,4 +83,10 @@ def kda(
     after the last token [B, H, K, V] in that dtype. Differentiable in all six inputs.
     Source: arXiv 2510.26692; same result as ``reference.kda_reference``.
     """
-    return _Kda.apply(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV)
+    inputs = (q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, state_BHKV)
+    unsupported = f"keys wider than {WIDEST_KEY}" if q_BTHK.shape[-1] > WIDEST_KEY else ""
+    if choose("kda", *inputs, unsupported=unsupported).triton:
+        from genoctx_kernels.kda.triton_kda import kda_triton
+
+        return kda_triton(*inputs)
+    return _Kda.apply(*inputs)

@@ -1,5 +1,6 @@
 """``linear_cross_entropy`` for training and ``score_tokens`` for evaluation, over one shared tile.
 
+Plain torch here; on a GPU training takes triton_loss.py.
 Letters: T tokens, D hidden, V vocabulary.
 """
 
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
 TILE_BYTES = 32 << 20  # of logits at a time
@@ -77,6 +79,10 @@ def linear_cross_entropy(
     float: how much token t counts (divide by the sum then); absent: every token counts once.
     Logits exist for one tile of tokens at a time, forward and backward.
     """
+    if choose("loss", h_TD, weight_VD, targets_T).triton:
+        from genoctx_kernels.loss.triton_loss import LinearCrossEntropy
+
+        return LinearCrossEntropy.apply(h_TD, weight_VD, targets_T, share_T)
     return _LinearCrossEntropy.apply(h_TD, weight_VD, targets_T, share_T)
 
 

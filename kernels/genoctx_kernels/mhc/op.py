@@ -2,6 +2,7 @@
 
 The n x n maps live as [n, n, T], so that each of the 2*iters-1 normalisations is a sweep over long
 contiguous rows. Backward recomputes them from the logits (16 numbers a token).
+Plain torch here; on a GPU the same in triton_read.py and triton_mix.py.
 
 Letters: T tokens (any leading batch flattened), N = n streams, D hidden.
 """
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
 
@@ -117,6 +119,10 @@ def mhc_read(
     ``fn`` [2n + n*n, n*D], ``base`` [2n + n*n], ``scale`` [3]. Returns x [T, D] in the streams'
     dtype, post [T, n] and C [T, n, n] in float32 (float64 for float64). Source: spec section 2.3.
     """
+    if choose("mhc", streams_TND, fn, base, scale).triton:
+        from genoctx_kernels.mhc.triton_read import Read
+
+        return Read.apply(streams_TND, fn, base, scale, iters, hc_eps, rms_eps)
     n = streams_TND.shape[1]
     z = _Project.apply(streams_TND.flatten(1), fn, rms_eps)
     base, scale = base.to(z.dtype), scale.to(z.dtype)
@@ -130,4 +136,8 @@ def mhc_read(
 
 def mhc_mix(streams_TND: Tensor, y_TD: Tensor, post_TN: Tensor, comb_TNN: Tensor) -> Tensor:
     """Write the block output ``y_TD`` back into the streams: [T, n, D]."""
+    if choose("mhc", streams_TND, y_TD, post_TN, comb_TNN).triton:
+        from genoctx_kernels.mhc.triton_mix import Mix
+
+        return Mix.apply(streams_TND, y_TD, post_TN, comb_TNN)
     return _Mix.apply(streams_TND, y_TD, post_TN, comb_TNN)

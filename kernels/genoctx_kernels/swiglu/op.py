@@ -1,4 +1,7 @@
-"""``clamped_swiglu``: one autograd function that saves only the pre-activations."""
+"""``clamped_swiglu``: one autograd function that saves only the pre-activations.
+
+Plain torch here; on a GPU the same in triton_swiglu.py.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from genoctx_kernels.dispatch import choose
 
 
 class _ClampedSwiglu(torch.autograd.Function):
@@ -35,4 +40,8 @@ def clamped_swiglu(gate_up: Tensor, limit: float) -> Tensor:
 
     Gradients are zero where a value is clamped. Source: spec section 2.9.
     """
+    if choose("swiglu", gate_up).triton:
+        from genoctx_kernels.swiglu.triton_swiglu import ClampedSwiglu
+
+        return ClampedSwiglu.apply(gate_up, limit)
     return _ClampedSwiglu.apply(gate_up, limit)

@@ -1,0 +1,63 @@
+"""Routed experts against every expert on every token, and where the plan puts the pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compare import assert_equal_in_float64
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from genoctx_kernels.moe import routed_experts
+from genoctx_kernels.moe.plan import make_plan
+from genoctx_kernels.moe.reference import routed_experts_reference
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def choose_experts(tokens: int, experts: int, choices: int, seed: int = 0) -> Tensor:
+    """Different experts for each token, int64 [tokens, choices]."""
+    g = torch.Generator().manual_seed(seed)
+    return torch.rand(tokens, experts, generator=g).argsort(1)[:, :choices].contiguous()
+
+
+@pytest.mark.parametrize("tokens,experts,choices", [(1, 3, 1), (7, 5, 2), (63, 4, 4), (40, 30, 2)])
+def test_outputs_and_gradients(tokens: int, experts: int, choices: int) -> None:
+    chosen = choose_experts(tokens, experts, choices)
+    inputs = [draw(tokens, 6), draw(tokens, choices, seed=1)]
+    inputs += [3 * draw(experts, 10, 6, seed=2), draw(experts, 6, 5, seed=3)]
+    assert_equal_in_float64(
+        lambda x, w, gate_up, down: routed_experts(x, chosen, w, gate_up, down, 2.0),
+        lambda x, w, gate_up, down: routed_experts_reference(x, chosen, w, gate_up, down, 2.0),
+        inputs,
+    )
+
+
+@given(
+    tokens=st.integers(1, 60),
+    experts=st.integers(1, 9),
+    choices=st.integers(1, 3),
+    tile=st.sampled_from([1, 4, 16]),
+    seed=st.integers(0, 10**6),
+)
+def test_plan(tokens: int, experts: int, choices: int, tile: int, seed: int) -> None:
+    """Every pair has its own row in a tile of its expert, in token order; the rest is padding."""
+    chosen = choose_experts(tokens, experts, min(choices, experts), seed)
+    plan = make_plan(chosen, experts, tile)
+    rows = plan.row_MA.flatten()
+    assert len(rows.unique()) == len(rows) and rows.max() < len(plan.token_R) == tile * len(plan.expert_S)
+    assert torch.equal(plan.expert_S[rows // tile], chosen.flatten().to(torch.int32))
+    of_token = torch.arange(tokens).repeat_interleave(chosen.shape[1])
+    assert torch.equal(plan.token_R[rows], of_token.to(torch.int32))
+    assert (plan.token_R >= 0).sum() == len(rows)
+    for e in range(experts):
+        first, count = int(plan.first_E[e]), int(plan.count_E[e])
+        assert first % tile == 0
+        assert (
+            plan.token_R[first : first + count].tolist() == (chosen == e).any(1).nonzero().flatten().tolist()
+        )
+    used = sum(-(-count // tile) for count in plan.count_E.tolist())
+    assert (plan.expert_S[used:] == experts).all() and (plan.expert_S[:used] < experts).all()
