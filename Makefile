@@ -7,11 +7,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test test-gpu lint clean
 
 help:
 	@echo "make demo   run the main job on real human DNA (about ten minutes on two cores)"
 	@echo "make test   lint, types and all tests"
+	@echo "make test-gpu  kernel tests and figures on an NVIDIA GPU (with the packages of the machine: GPU_PYTHON)"
 	@echo "make setup  only create $(VENV) and install genoctx with its development tools"
 	@echo "make clean  remove $(VENV) and the demo's output"
 
@@ -37,6 +38,12 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+# on a GPU machine torch and triton are there already: its own python, nothing installed
+GPU_PYTHON ?= python3
+test-gpu:
+	PYTHONPATH="$(CURDIR):$(CURDIR)/kernels" GENOCTX_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -x
+	PYTHONPATH="$(CURDIR):$(CURDIR)/kernels" $(GPU_PYTHON) -m genoctx bench gpu
 
 clean:
 	rm -rf $(VENV) demo

@@ -52,6 +52,8 @@ class StreamConfig:
     """Of weights and activations; states, losses and gradient sums are float32 at least."""
     threads: Annotated[int, Ge(0)] = 0
     """CPU threads; 0 takes all."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the model runs; ``auto`` takes a GPU where torch sees one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +152,7 @@ SECTIONS: dict[str, type[Any]] = {
 }
 
 # What may change between two halves of one run: places, cadence, and how a sum is cut into parts.
-_FREE_KEYS = {"train.init", "stream.chunk", "stream.threads"}
+_FREE_KEYS = {"train.init", "stream.chunk", "stream.threads", "stream.device"}
 _FREE_SECTIONS = {"data", "checkpoint", "eval"}
 
 
@@ -188,7 +190,7 @@ class Config:
     def digest(self) -> str:
         """16 hex digits of everything that determines the training result.
 
-        Not in it: paths, cadence of checkpoints and evaluation, threads, and ``stream.chunk``,
+        Not in it: paths, cadence of checkpoints and evaluation, threads, the device, and ``stream.chunk``,
         which cuts the same sums at other places. ``train.batch`` is in it: the balance loss is per batch.
         """
         text = json.dumps(training_keys(self.to_dict()), sort_keys=True, separators=(",", ":"))

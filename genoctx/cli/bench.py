@@ -18,25 +18,40 @@ class What(enum.StrEnum):
     length = "length"
     engine = "engine"
     kernels = "kernels"
+    profile = "profile"
+    gpu = "gpu"
     io = "io"
+
+
+class Peer(enum.StrEnum):
+    """What bench engine measures beside ours."""
+
+    transformers = "transformers"
+    whole = "whole"
 
 
 _OPTIONS = {
     What.length: ("contig", "start", "contexts", "preset", "chunk", "threads"),
-    What.engine: ("contexts", "preset", "chunk", "threads", "rounds"),
+    What.engine: ("contexts", "preset", "chunk", "threads", "rounds", "against"),
     What.kernels: ("contexts", "threads", "rounds"),
+    What.profile: ("contexts", "preset", "chunk", "threads"),
+    What.gpu: ("contexts", "preset", "chunk", "rounds"),
     What.io: ("size", "rounds"),
 }
-_CONTEXTS = {What.length: "16k,64k,256k,1M", What.engine: "2k,8k", What.kernels: "8k"}
+_CONTEXTS = {
+    What.length: "16k,64k,256k,1M",
+    What.engine: "2k,8k",
+    What.kernels: "8k",
+    What.profile: "16k",
+    What.gpu: "16k,64k,256k,1M",
+}
 
 
 def bench(
     ctx: typer.Context,
     what: Annotated[
         What,
-        typer.Argument(
-            help="length: a step at growing windows. engine, kernels: beside peers. io: reading sequence files."
-        ),
+        typer.Argument(help="length, profile: our own step. engine, kernels, gpu, io: beside peers."),
     ],
     paths: Annotated[
         list[Path] | None,
@@ -51,18 +66,24 @@ def bench(
     contexts: Annotated[
         str | None, typer.Option(help="Window lengths, separated by commas.", show_default=False)
     ] = None,
-    preset: Annotated[str, typer.Option(help="Model preset, freshly drawn.")] = "nano",
-    chunk: Annotated[str, typer.Option(help="Tokens per chunk.")] = "2k",
+    preset: Annotated[str, typer.Option(help="Model preset, freshly drawn; gpu: small.")] = "nano",
+    chunk: Annotated[str, typer.Option(help="Tokens per chunk; gpu: 16k.")] = "2k",
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
     size: Annotated[str, typer.Option(help="io: bases of the synthetic genome.")] = "200M",
     rounds: Annotated[int, typer.Option(help="Beside peers: how often each has its turn.")] = 3,
+    against: Annotated[
+        Peer, typer.Option(help="engine: Hugging Face, or our layers over the whole window with checkpoints.")
+    ] = Peer.transformers,
 ) -> None:
     """Measure this machine.
 
     length: seconds, bases/s and peak memory of one exact training step (both sweeps and the optimizer);
     each length runs in a process of its own.
-    engine: a full step beside Hugging Face's glm5_next (extra hf), same weights and tokens.
+    engine: a full step beside Hugging Face's glm5_next (extra hf), same weights and tokens; or beside the
+    usual way, the whole window in one piece with every layer checkpointed (--against whole).
     kernels: ops forward and backward beside Hugging Face's and fla's plain torch, and the equations.
+    profile: rates of this machine (products of matrices, memory) and where the time of a step goes.
+    gpu: KDA beside plain torch and fla's kernel, and bfloat16 steps of a mid-size model, on an NVIDIA GPU.
     io: ingest beside Biopython and pyfaidx on the same files, plain and gzip.
 
     genoctx bench length stores/chrX --contexts 16k,64k --start 1M
@@ -75,13 +96,18 @@ def bench(
     _refuse_others(ctx, what)
     wanted = _CONTEXTS.get(what) if contexts is None else contexts
     lengths = [] if wanted is None else [parse_size(text) for text in wanted.split(",")]
-    if what in (What.engine, What.kernels):
-        from genoctx.cli.bench_speed import bench_engine, bench_kernels
+    if what in (What.engine, What.kernels, What.profile, What.gpu):
+        from genoctx.cli.bench_speed import bench_engine, bench_gpu, bench_kernels, bench_profile
 
         if paths:
             raise UsageError(f"bench {what.value} reads no file", f"genoctx bench {what.value}")
         if what == What.engine:
-            bench_engine(console, preset, lengths, parse_size(chunk), threads, rounds)
+            bench_engine(console, preset, lengths, parse_size(chunk), threads, rounds, against.value)
+        elif what == What.profile:
+            bench_profile(console, preset, lengths, parse_size(chunk), threads)
+        elif what == What.gpu:
+            shape = preset if _given(ctx, "preset") else "small"
+            bench_gpu(console, shape, lengths, parse_size(chunk if _given(ctx, "chunk") else "16k"), rounds)
         else:
             bench_kernels(console, lengths, threads, rounds)
         return
@@ -95,11 +121,16 @@ def bench(
     _bench_length(console, paths[0], contig, start, lengths, preset, chunk, threads)
 
 
+def _given(ctx: typer.Context, name: str) -> bool:
+    """Whether the option was typed."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def _refuse_others(ctx: typer.Context, what: What) -> None:
     """UsageError for an option that means nothing here."""
     for name in dict.fromkeys(option for options in _OPTIONS.values() for option in options):
-        source = ctx.get_parameter_source(name) if name not in _OPTIONS[what] else None
-        if source is not None and source.name == "COMMANDLINE":
+        if name not in _OPTIONS[what] and _given(ctx, name):
             raise UsageError(f"bench {what.value} has no --{name}", "see genoctx bench --help")
 
 

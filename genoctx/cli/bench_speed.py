@@ -11,11 +11,12 @@ from genoctx.sizes import format_size
 
 if TYPE_CHECKING:
     from genoctx.run.bench_engine import Side
+    from genoctx.run.bench_gpu import Measured
     from genoctx.run.bench_kernels import Timed
 
 
 def bench_engine(
-    console: Console, preset: str, contexts: Sequence[int], chunk: int, threads: int, rounds: int
+    console: Console, preset: str, contexts: Sequence[int], chunk: int, threads: int, rounds: int, peer: str
 ) -> None:
     """Measure full steps and print. Raises UsageError, CheckFailed."""
     from genoctx.run.bench_engine import engine_record, run_engine
@@ -23,7 +24,7 @@ def bench_engine(
 
     if rounds < 1 or min(contexts) < 2 or chunk < 1:
         raise UsageError("there is nothing to measure", "for instance --contexts 2k,8k --rounds 3")
-    results = run_engine(preset, contexts, chunk, threads, rounds, console.info)
+    results = run_engine(preset, contexts, chunk, threads, rounds, console.info, peer)
     if console.json:
         said = {"machine": machine(), "versions": versions(), "preset": preset, "dtype": "float32"}
         sides = [engine_record(side) for pair in results for side in pair]
@@ -97,3 +98,72 @@ def _explain(console: Console, what: str, threads: int, rounds: int) -> None:
     console.info(
         f"{host['system']} {host['release']} {host['arch']}, {host['cpus']} cpus, torch {versions()['torch']}"
     )
+
+
+def bench_profile(console: Console, preset: str, contexts: Sequence[int], chunk: int, threads: int) -> None:
+    """Measure rates and profile steps, and print. Raises UsageError."""
+    import torch
+
+    from genoctx.engine.allocator import keep_freed_memory
+    from genoctx.run.bench_profile import measure_rates, profile_step
+    from genoctx.run.provenance import machine, versions
+
+    if min(contexts) < 2 or chunk < 1:
+        raise UsageError("there is nothing to measure", "for instance --contexts 16k,64k")
+    keep_freed_memory()
+    if threads:
+        torch.set_num_threads(threads)
+    rates, bandwidth = measure_rates()
+    steps = [profile_step(preset, context, chunk) for context in contexts]
+    if console.json:
+        said = {"machine": machine(), "versions": versions(), "preset": preset, "chunk": chunk}
+        console.emit(
+            {**said, "flops_per_s": rates, "bytes_per_s": bandwidth, "steps": [vars(s) for s in steps]}
+        )
+        return
+    shown = [(f"product {shape}", f"{rate / 1e9:.0f} GFLOP/s") for shape, rate in rates.items()]
+    console.table("", ("what", "best"), [*shown, ("copy", f"{bandwidth / 1e9:.1f} GB/s")], stdout=True)
+    best = max(rates.values())
+    for step in steps:
+        rows = [
+            (kind, f"{100 * share:.1f} %", f"{share * step.seconds:.2f}")
+            for kind, share in step.shares.items()
+        ]
+        title = (
+            f"{preset}, {format_size(step.tokens)} tokens: {step.seconds:.2f} s, "
+            f"{step.flops / step.tokens / 1e6:.1f} MFLOP a token in products, "
+            f"{100 * step.flops / step.seconds / best:.0f} % of the best product"
+        )
+        console.table(title, ("where", "share", "seconds"), rows, stdout=True)
+    _explain(console, f"chunks of {format_size(chunk)}", threads, 1)
+
+
+def bench_gpu(console: Console, preset: str, contexts: Sequence[int], chunk: int, rounds: int) -> None:
+    """Measure on the GPU and print. Raises UsageError, CheckFailed."""
+    from genoctx.run.bench_gpu import card, run_gpu
+    from genoctx.run.provenance import versions
+
+    if rounds < 1 or min(contexts) < 2 or chunk < 1:
+        raise UsageError("there is nothing to measure", "for instance --contexts 16k,1M --rounds 3")
+    name = card()
+    results = run_gpu(preset, contexts, chunk, rounds)
+    if console.json:
+        said = {"card": name, "versions": versions(), "preset": preset, "dtype": "bfloat16", "chunk": chunk}
+        console.emit({**said, "rounds": rounds, "results": [vars(m) for m in results]})
+        return
+    rows = [_gpu_row(m) for m in results]
+    columns = ("tokens", "what", "form", "tokens_per_s", "least_ms", "most_ms", "peak_gib", "note")
+    console.table("", columns, rows, stdout=True)
+    console.info(
+        f"{name}, bfloat16, {rounds} rounds; KDA: {_KDA}; step: {preset}, chunks of {format_size(chunk)}"
+    )
+
+
+_KDA = "forward and backward, 64 heads x 128"
+
+
+def _gpu_row(m: Measured) -> list[Any]:
+    if m.failed:
+        return [format_size(m.tokens), m.what, m.form, None, None, None, None, m.failed]
+    times = [round(1e3 * s, 1) for s in (min(m.seconds), max(m.seconds))]
+    return [format_size(m.tokens), m.what, m.form, round(m.rate), *times, round(m.peak_bytes / 2**30, 2), ""]

@@ -61,11 +61,12 @@ def evaluate(
     from genoctx.genome.tokenizer import verify_tokenizer
     from genoctx.model.weights import load_model
     from genoctx.run.data import open_data, windows_of
+    from genoctx.run.device import choose_device
     from genoctx.run.evaluate import evaluate as score
     from genoctx.run.train import prepare_machine
 
     prepare_machine(threads)
-    loaded = load_model(directory, dtype=getattr(torch, dtype))
+    loaded = load_model(directory, dtype=getattr(torch, dtype), device=choose_device("auto"))
     verify_tokenizer(directory, loaded.config.vocab_size)
     data = open_data(place, windows, loaded.config)
     chosen = windows_of(data, split, limit)

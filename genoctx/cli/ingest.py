@@ -91,3 +91,5 @@ def ingest(
         console.emit(describe(store))
     else:
         summarise(console, store, HEAD, stdout=False)
+        for fit in store.manifest.fits:
+            console.info(f"fit: {fit}")

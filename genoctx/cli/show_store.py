@@ -39,6 +39,8 @@ def show(console: Console, path: str, interval: str | None, head: int | None) ->
             console.info(f"source: {_file(file)}")
         for file in store.manifest.annotations:
             console.info(f"annotation: {_file(file)}")
+        for fit in store.manifest.fits:
+            console.info(f"fit: {fit}")
         for warning in store.warnings:
             console.warn(warning)
 
@@ -59,6 +61,7 @@ def describe(store: GenomeStore) -> dict[str, Any]:
         "contigs": [{name: getattr(contig, name) for name in CONTIG_COLUMNS} for contig in store.contigs],
         "sources": [vars(file) for file in manifest.sources],
         "annotations": [vars(file) for file in manifest.annotations],
+        "fits": list(manifest.fits),
         "warnings": list(store.warnings),
     }
 
@@ -175,7 +178,7 @@ def _show_bases(console: Console, store: GenomeStore, interval: str) -> None:
 
 
 def _find(store: GenomeStore, interval: str) -> tuple[str, int, int]:
-    """Contig, 0-based start and exclusive end of a contig's name or ``chr5:1-80``."""
+    """Contig, 0-based start and exclusive end of a contig's name, ``chr5:1-80`` or ``chr5:100-``."""
     from genoctx.genome.names import suggest
     from genoctx.genome.select import parse_region
 
@@ -183,6 +186,9 @@ def _find(store: GenomeStore, interval: str) -> tuple[str, int, int]:
     known = set(names)
     if interval in known:
         return interval, 0, store.contig(interval).length
+    contig, _, first = interval.removesuffix("-").rpartition(":")
+    if contig in known and first.replace(",", "").isdecimal():  # to its end, as samtools reads chr5:100
+        interval = f"{contig}:{first}-{max(store.contig(contig).length, int(first.replace(',', '')))}"
     name, start, end = parse_region(interval) or (interval, 0, 0)
     if name not in known:
         raise InputError(f"{store.path} has no contig {name!r}", suggest(name, names))

@@ -57,6 +57,11 @@ class Batch:
         share = None if self.share_BT is None else self.share_BT[:, here]
         return Batch(self.tokens_BT[:, here], self.targets_BT[:, here], self.names, skip, share)
 
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on ``device``; where it is there already, without a copy."""
+        share = None if self.share_BT is None else self.share_BT.to(device)
+        return Batch(self.tokens_BT.to(device), self.targets_BT.to(device), self.names, self.skip, share)
+
 
 def no_target(name: str) -> InputError:
     """The error for window ``name``, in which nothing can be predicted."""

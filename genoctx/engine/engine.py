@@ -78,8 +78,9 @@ class Engine:
     ) -> Iterator[Scored]:
         """Nats of whole windows, chunk by chunk, one pass, no graph; ``subset`` as in ``score_tokens``."""
         for start, end, hidden in walk(self.model, batch, bounds(batch.length, self.chunk)):
-            targets = batch.cut(start, end).targets_BT
+            targets = batch.cut(start, end).targets_BT.to(hidden.device)
             head = self.model.lm_head.weight
-            flat = score_tokens(hidden.flatten(0, 1), head, targets.flatten(), subset, letters)
-            yield Scored(start, end, Nats(*(n.unflatten(0, targets.shape) for n in flat)))
+            inputs = (hidden.flatten(0, 1), head, targets.flatten(), subset.to(hidden.device))
+            flat = score_tokens(*inputs, letters)
+            yield Scored(start, end, Nats(*(n.unflatten(0, targets.shape).cpu() for n in flat)))
             on_chunk(targets.numel(), "score")

@@ -131,4 +131,6 @@ class Optimizer:
             if kind == "master":
                 master.copy_(value)
             else:
-                self.adamw.state[master][kind] = value.clone()
+                # AdamW counts its steps on the host
+                home = master.device if value.ndim else value.device
+                self.adamw.state[master][kind] = value.to(home, copy=True)

@@ -133,7 +133,7 @@ def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds, on_chunk: OnChunk
     start_carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     tape = Tape([start_carry], chunks=len(bounds), tokens=batch.length)
     for start, end in bounds[:-1]:
-        part = batch.cut(start, end)
+        part = batch.cut(start, end).to(model.device)
         out = model(part.tokens_BT, tape.carries[-1], skip=part.skip)
         tape.record(out)
         on_chunk(part.tokens_BT.numel(), "forward")
@@ -204,7 +204,7 @@ def backward_sweep(
     losses = Losses()
     leaving: list[Tensor | None] | None = None
     for start, end in reversed(bounds):
-        chunk = batch.cut(start, end)
+        chunk = batch.cut(start, end).to(model.device)
         carry, leaves = _attach(tape.carries.pop())
         choices = tape.choices.pop()
         out = model(chunk.tokens_BT, carry, skip=chunk.skip, choices=choices)
@@ -249,7 +249,7 @@ def walk(model: Hybrid, batch: Batch, bounds: Bounds) -> Iterator[tuple[int, int
     """Chunk by chunk, one pass, no graph: (start, end, final hidden states [B, T, D])."""
     carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     for start, end in bounds:
-        part = batch.cut(start, end)
+        part = batch.cut(start, end).to(model.device)
         out = model(part.tokens_BT, carry, skip=part.skip)
         carry = out.carry
         yield start, end, out.hidden

@@ -124,4 +124,5 @@ def _annotated(
         contigs=tuple(replace(contig, region_counts=counts) for contig, counts in contigs),
         regions_sha256=painted.sha256,
         warnings=(*manifest.warnings, *painted.warnings),
+        fits=tuple(f"{os.path.basename(path)}: {fit.describe()}" for path, fit in painted.fits),
     )

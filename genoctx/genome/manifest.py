@@ -85,6 +85,8 @@ class Manifest:
     """Of ``regions.u8``; empty without annotation."""
     warnings: tuple[str, ...]
     """What ``ingest`` read over."""
+    fits: tuple[str, ...] = ()
+    """How well the gene models of each annotation fit the bases, in words."""
 
     def lines(self) -> Iterator[str]:
         """The text of the file: one line per key, and one per source, contig and warning."""

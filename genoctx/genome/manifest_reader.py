@@ -72,6 +72,7 @@ def _build(data: Any) -> Manifest:
         softmask_sha256=_text(data["softmask_sha256"]),
         regions_sha256=_text(data["regions_sha256"]),
         warnings=tuple(_text(warning) for warning in data["warnings"]),
+        fits=tuple(_text(fit) for fit in data.get("fits", ())),
     )
 
 

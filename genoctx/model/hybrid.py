@@ -44,6 +44,11 @@ class Hybrid(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embed_tokens.weight.device
+
     def initial_carry(self, batch: int, capacity: int) -> Carry:
         """The carry before the first token; DSA prefixes get room for ``capacity`` tokens a row."""
         carries: list[LayerCarry] = []

@@ -86,6 +86,6 @@ class KimiDeltaAttention(nn.Module):
         q, k, v = convolved
         q = l2_normalise(q) * self.width**-0.5
         beta = torch.sigmoid(self.b_proj(x))
-        out, state = kda(q, l2_normalise(k), up(v), self._log_decay(x), up(beta), carry.state)
+        out, state = kda(q, l2_normalise(k), v, self._log_decay(x), up(beta), carry.state)
         y = self.o_proj(self._gated(out, x).flatten(-2))
         return y, KdaCarry((tails[0], tails[1], tails[2]), state)

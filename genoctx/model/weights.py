@@ -133,7 +133,7 @@ def load_model(
     *,
     dtype: torch.dtype = torch.float32,
     objectives: Objectives = LM_ONLY,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
 ) -> Hybrid:
     """A model from a hub-layout checkpoint directory (``config.json`` + safetensors)."""
     model = build(

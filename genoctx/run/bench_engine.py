@@ -1,8 +1,9 @@
-"""``genoctx bench engine``: a full training step beside Hugging Face's ``glm5_next``, same weights, same tokens.
+"""``genoctx bench engine``: a full training step beside a peer's, same weights, same tokens.
 
-The two take turns, A B A B, each turn in a process of its own, so that memory is its own too. A turn is a
-short step to warm up and one measured step: forward and backward of the mean loss over the whole window.
-Loss and gradient norm of both must agree, or no figure is given.
+The peer is Hugging Face's ``glm5_next``, or our own layers over the whole window with checkpoints. The two take
+turns, A B A B, each turn in a process of its own, so that memory is its own too. A turn is a short step to warm up
+and one measured step: forward and backward of the mean loss over the whole window. Loss and gradient norm of both
+must agree, or no figure is given.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from genoctx.run.machine import peak_resident_memory
 if TYPE_CHECKING:
     from torch import Tensor
 
-OURS, THEIRS = "genoctx", "transformers"
+OURS, THEIRS, WHOLE = "genoctx", "transformers", "whole"
 LOSS_LIMIT, NORM_LIMIT = 1e-4, 1e-3
 """Largest differences of loss (nats) and of gradient norm (relative) between two float32 implementations."""
 
@@ -68,9 +69,15 @@ class Side:
 
 
 def run_engine(
-    preset: str, contexts: Sequence[int], chunk: int, threads: int, rounds: int, say: Callable[[str], None]
+    preset: str,
+    contexts: Sequence[int],
+    chunk: int,
+    threads: int,
+    rounds: int,
+    say: Callable[[str], None],
+    peer: str = THEIRS,
 ) -> list[tuple[Side, Side]]:
-    """Ours and theirs at each length. Raises CheckFailed where both ran and do not agree."""
+    """Ours and the peer's (THEIRS or WHOLE) at each length. Raises CheckFailed where both ran and do not agree."""
     from genoctx.config import preset_model
     from genoctx.model.hybrid import build
     from genoctx.model.weights import save_weights
@@ -80,7 +87,7 @@ def run_engine(
         folder = Path(name)
         save_weights(build(preset_model(preset), seed=0), folder)
         for context in contexts:
-            sides = (Side(OURS, context), Side(THEIRS, context))
+            sides = (Side(OURS, context), Side(peer, context))
             for number in range(1, rounds + 1):
                 for side in sides:
                     if not side.failed:
@@ -152,9 +159,21 @@ def _their_step(folder: Path, chunk: int) -> Callable[[int], tuple[float, float]
     return lambda context: peer_step(model, *_tokens(context))
 
 
+def _whole_step(folder: Path, chunk: int) -> Callable[[int], tuple[float, float]]:
+    del chunk  # the window is one piece
+    from genoctx.engine.optimizer import AdamWSettings, Optimizer
+    from genoctx.model.weights import load_model
+    from genoctx.run.peer_whole import whole_step
+
+    model = load_model(folder)
+    optimizer = Optimizer(model, AdamWSettings())
+    return lambda context: whole_step(model, optimizer, *_tokens(context))
+
+
 _PREPARE: dict[str, Callable[[Path, int], Callable[[int], tuple[float, float]]]] = {
     OURS: _our_step,
     THEIRS: _their_step,
+    WHOLE: _whole_step,
 }
 
 

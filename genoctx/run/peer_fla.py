@@ -1,4 +1,4 @@
-"""flash-linear-attention's plain-torch KDA as a peer to measure against: the extra ``fla``, imported here alone."""
+"""flash-linear-attention's KDA, plain torch and Triton, as a peer: the extra ``fla``, imported here alone."""
 
 from __future__ import annotations
 
@@ -24,5 +24,20 @@ def kda_naive() -> Callable[..., Tensor]:
 
     def run(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
         return naive_chunk_kda(q, k, v, g, beta)[0]
+
+    return run
+
+
+def kda_chunk() -> Callable[..., Tensor]:
+    """Their Triton kernel, for a GPU: ``f(q, k, v, g, beta)`` as ``kda_naive``."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from fla.ops.kda import chunk_kda
+        except ImportError as error:
+            raise UsageError("fla-core is not installed", "install it: pip install 'genoctx[fla]'") from error
+
+    def run(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+        return chunk_kda(q, k, v, g, beta)[0]
 
     return run

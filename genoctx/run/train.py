@@ -28,6 +28,7 @@ from genoctx.model.block import Objectives
 from genoctx.model.hybrid import Hybrid, build
 from genoctx.model.weights import load_weights
 from genoctx.run.data import Data, open_data, step_batches, training_pieces, windows_of
+from genoctx.run.device import choose_device
 from genoctx.run.evaluate import LEDGER_FILE, describe, evaluate
 from genoctx.run.machine import peak_resident_memory
 from genoctx.run.metrics import MetricsLog
@@ -61,7 +62,13 @@ def build_model(config: Config) -> Hybrid:
     )
     init = config.train.init
     dtype = getattr(torch, config.stream.dtype)
-    model = build(config.model, dtype=dtype, objectives=objectives, seed=None if init else config.train.seed)
+    model = build(
+        config.model,
+        dtype=dtype,
+        device=choose_device(config.stream.device),
+        objectives=objectives,
+        seed=None if init else config.train.seed,
+    )
     if init:
         verify_tokenizer(init, config.model.vocab_size)
         load_weights(model, init)

@@ -7,6 +7,8 @@ torch, whose results differ only by rounding.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -37,6 +39,20 @@ chosen: dict[str, Choice] = {}
 """The last choice made for each op in this process, for ``doctor`` and logs."""
 
 
+_asked: list[str] = []
+"""Why plain torch was asked for, while it is."""
+
+
+@contextmanager
+def plain_torch() -> Iterator[None]:
+    """Every op inside takes plain torch, to compare or to measure; of one thread."""
+    _asked.append("plain torch was asked for")
+    try:
+        yield
+    finally:
+        _asked.pop()
+
+
 def choose(op: str, *tensors: Tensor, unsupported: str = "") -> Choice:
     """The backend for ``op`` on ``tensors``; ``unsupported`` says why the op's kernel cannot take them."""
     reason = _reason(tensors) or unsupported
@@ -46,6 +62,8 @@ def choose(op: str, *tensors: Tensor, unsupported: str = "") -> Choice:
 
 
 def _reason(tensors: tuple[Tensor, ...]) -> str:
+    if _asked:
+        return _asked[-1]
     if not all(t.is_cuda for t in tensors):
         return "the tensors are not on a GPU"
     if any(t.dtype == torch.float64 for t in tensors):

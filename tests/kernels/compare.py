@@ -17,7 +17,9 @@ def run(op: Op, inputs: Sequence[Tensor], weights: Sequence[Tensor] | None = Non
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     if weights is None:
         generator = torch.Generator().manual_seed(1)
-        weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs]
+        weights = [
+            torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.device) for o in outputs
+        ]
     loss = sum((o.double() * w).sum() for o, w in zip(outputs, weights, strict=True))
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     zeros = [torch.zeros_like(x) if g is None else g for g, x in zip(gradients, leaves, strict=True)]

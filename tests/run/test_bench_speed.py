@@ -11,7 +11,7 @@ import torch
 
 from genoctx.cli.app import run
 from genoctx.errors import CheckFailed, GenoctxError
-from genoctx.run import bench_engine, bench_kernels
+from genoctx.run import bench_engine, bench_kernels, bench_profile
 from genoctx.run.bench_engine import OURS, THEIRS, Side, Turn
 from genoctx.run.bench_kernels import Timed, run_kernels
 
@@ -73,6 +73,34 @@ def test_bench_engine_prints_what_it_measured(capsys: pytest.CaptureFixture[str]
         assert theirs["turns"] == [] and "not installed" in theirs["failed"]
     else:
         assert len(theirs["turns"]) == 2
+
+
+def test_streaming_is_measured_beside_the_whole_window(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--contexts", "500", "--preset", "micro", "--rounds", "1", "--threads", "1", "--chunk", "128"]
+    assert run(["bench", "engine", "--against", "whole", *options, "--json"]) == 0
+    ours, whole = json.loads(capsys.readouterr().out)["sides"]
+    assert (ours["name"], whole["name"], whole["failed"]) == (OURS, bench_engine.WHOLE, "")
+    assert whole["turns"][0]["grad_norm"] == pytest.approx(ours["turns"][0]["grad_norm"], rel=1e-4)
+
+
+def test_profile_accounts_for_all_of_the_time(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--contexts", "700", "--preset", "micro", "--threads", "1", "--chunk", "256"]
+    assert run(["bench", "profile", *options, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (step,) = found["steps"]
+    assert sum(step["shares"].values()) == pytest.approx(1)
+    kinds = {kind for kind, _ in bench_profile._KINDS} | {bench_profile.REST}
+    assert kinds == set(step["shares"])
+    # each of the 303,146 weights but the embedding's meets a token once forward, twice again in the other sweep
+    assert step["flops"] > 700 * 2 * 3 * 100_000
+    assert found["bytes_per_s"] > 0 and all(rate > 0 for rate in found["flops_per_s"].values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: make test-gpu measures it")
+def test_without_a_gpu_there_is_no_gpu_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "gpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "torch sees no GPU" in captured.err
 
 
 @pytest.mark.parametrize(

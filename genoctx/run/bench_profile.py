@@ -1,0 +1,155 @@
+"""``genoctx bench profile``: what this machine can do, and where the time of one streamed step goes.
+
+Rates first: products of matrices of several shapes and a copy, best of several. Then one step: floating-point
+operations of all matrix products (counted by torch as they run, forward and backward), and the time of each kind of
+op from torch's profiler. An op counts where it was called from: a product inside KDA is KDA's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils.flop_counter import FlopCounterMode
+
+from genoctx.config import preset_model
+from genoctx.engine.batch import Batch, Coefficients, Denominators, bounds
+from genoctx.engine.optimizer import AdamWSettings, Optimizer
+from genoctx.engine.stream import train_window
+from genoctx.model import dsa, moe
+from genoctx.model.hybrid import build
+
+SHAPES = ((2048, 2048, 2048), (2048, 128, 128), (2048, 512, 128), (2048, 32, 2048))
+"""Rows, inner width and columns: a large product, nano's projections, its mHC maps and its index scores."""
+
+_KINDS = (
+    ("KDA", ("_Kda",)),
+    ("short convolution", ("_ShortConv",)),
+    ("hyper-connections", ("_Sinkhorn", "_Collapse", "_Project", "_Mix")),
+    ("indexer: scores and top-k", ("select_pools",)),
+    ("sparse attention", ("_SparseAttention",)),
+    ("experts", ("routed_experts", "_ClampedSwiglu")),
+    ("loss", ("_LinearCrossEntropy",)),
+    ("optimizer", ("Optimizer.step",)),
+    ("products of matrices", ("aten::mm", "aten::bmm", "aten::addmm", "aten::linear", "aten::matmul")),
+)
+REST = "norms, gates, copies, indexing"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One step of one window."""
+
+    tokens: int
+    seconds: float
+    """Without the profiler."""
+    flops: int
+    """Of matrix products."""
+    shares: dict[str, float]
+    """Part of the profiled time of each kind of op; they add up to 1."""
+
+
+def measure_rates(rounds: int = 7) -> tuple[dict[str, float], float]:
+    """FLOP per second of each of SHAPES in float32, and bytes per second read and written by a copy."""
+    rates = {}
+    for rows, inner, columns in SHAPES:
+        a, b = torch.randn(rows, inner), torch.randn(inner, columns)
+        out = torch.empty(rows, columns)
+        repeats = max(1, 2**30 // (rows * inner * columns))
+
+        def product(
+            a: torch.Tensor = a, b: torch.Tensor = b, out: torch.Tensor = out, n: int = repeats
+        ) -> None:
+            for _ in range(n):
+                torch.mm(a, b, out=out)
+
+        flops = 2 * rows * inner * columns * repeats
+        rates[f"{rows} x {inner} x {columns}"] = flops / _best(product, rounds)
+    source = torch.ones(1 << 26)
+    target = torch.empty_like(source)
+    return rates, 2 * source.nbytes / _best(lambda: target.copy_(source), rounds)
+
+
+def _best(run: Callable[[], object], rounds: int) -> float:
+    seconds = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def profile_step(preset: str, context: int, chunk: int) -> Profile:
+    """One training step (both sweeps and AdamW) of a freshly drawn ``preset`` on random bases."""
+    model = build(preset_model(preset), seed=0)
+    optimizer = Optimizer(model, AdamWSettings())
+    ids = torch.randint(0, 4, (1, context), generator=torch.Generator().manual_seed(0))
+    batch = Batch(ids, torch.roll(ids, -1, 1), ("random",))
+    per = Denominators.of([batch], model.config.index_kpool)
+
+    def step() -> None:
+        train_window(model, batch, bounds(context, chunk), Coefficients(), per)
+        with record_function("Optimizer.step"):
+            optimizer.step(0.0, optimizer.grad_norm())
+
+    step()
+    begin = time.perf_counter()
+    step()
+    seconds = time.perf_counter() - begin
+    with FlopCounterMode(display=False) as counter:
+        step()
+    with _named(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+        step()
+    return Profile(context, seconds, counter.get_total_flops(), _shares(profiler.events()))
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Give the two ops that are no autograd function of their own a name in the profile."""
+    places: list[tuple[Any, str]] = [(dsa, "select_pools"), (moe, "routed_experts")]
+    originals = [getattr(module, name) for module, name in places]
+
+    def wrapped(name: str, op: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with record_function(name):
+                return op(*args, **kwargs)
+
+        return run
+
+    try:
+        for (module, name), op in zip(places, originals, strict=True):
+            setattr(module, name, wrapped(name, op))
+        yield
+    finally:
+        for (module, name), op in zip(places, originals, strict=True):
+            setattr(module, name, op)
+
+
+def _kind(name: str) -> str:
+    """The kind of op an event belongs to; empty where its parts decide."""
+    return next((kind for kind, starts in _KINDS if name.startswith(starts)), "")
+
+
+def _shares(events: Any) -> dict[str, float]:
+    """Time by kind: an event of a kind takes all that happens in it; other events only their own time."""
+    spent: dict[str, float] = defaultdict(float)
+
+    def visit(event: Any) -> None:
+        if kind := _kind(event.name):
+            spent[kind] += event.cpu_time_total
+            return
+        spent[REST] += event.self_cpu_time_total
+        for child in event.cpu_children:
+            visit(child)
+
+    for event in events:
+        if event.cpu_parent is None:
+            visit(event)
+    total = sum(spent.values())
+    return {kind: spent[kind] / total for kind in sorted(spent, key=spent.__getitem__, reverse=True)}
