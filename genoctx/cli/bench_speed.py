@@ -134,7 +134,8 @@ def bench_profile(console: Console, preset: str, contexts: Sequence[int], chunk:
             f"{step.flops / step.tokens / 1e6:.1f} MFLOP a token in products, "
             f"{100 * step.flops / step.seconds / best:.0f} % of the best product"
         )
-        console.table(title, ("where", "share", "seconds"), rows, stdout=True)
+        console.info(title)
+        console.table("", ("where", "share", "seconds"), rows, stdout=True)
     _explain(console, f"chunks of {format_size(chunk)}", threads, 1)
 
 
