@@ -17,6 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from genoctx.errors import ConfigError
 from genoctx.model.config import ModelConfig
+from genoctx.model.hub_config import read_hub_config
 from genoctx.presets import list_presets, read_preset
 from genoctx.sizes import Size
 
@@ -54,6 +55,8 @@ class StreamConfig:
     """CPU threads; 0 takes all."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the model runs; ``auto`` takes a GPU where torch sees one."""
+    fit: Literal["check", "auto", "off"] = "check"
+    """Before step 0: refuse what would not fit (``check``), or choose chunk and homes that do (``auto``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +113,22 @@ class TrainConfig:
     """Take AdamW's moments from ``init`` as well, to go on rather than begin anew; genoctx wrote it then."""
     rc: bool = False
     """Reverse-complement half of the windows, chosen by seed."""
+    trainable: tuple[str, ...] = ()
+    """Train these weights alone, or with ``[lora]`` beside the adapters: names or globs; empty: all, or none."""
+    freeze: tuple[str, ...] = ()
+    """Leave these out of what is trained: names or globs of parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """``[lora]``: adapters of low rank beside the frozen weights of ``train.init``."""
+
+    rank: Annotated[int, Ge(0)] = 0
+    """Rank of every adapter; 0: no adapters."""
+    alpha: Annotated[float, Gt(0)] = 32.0
+    """What an adapter adds is multiplied by ``alpha / rank``."""
+    targets: tuple[str, ...] = ("self_attn", "mlp.*_proj", "shared_experts")
+    """Linears with an adapter: names or globs of neighbouring parts of a name, for example ``experts``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +139,33 @@ class CheckpointConfig:
     """Steps between checkpoints; 0 saves by time alone."""
     every_minutes: Annotated[float, Ge(0)] = 15.0
     """Minutes between checkpoints; 0 saves by steps alone."""
+    window_minutes: Annotated[float, Ge(0)] = 10.0
+    """Minutes between entries of an unfinished window; 0 makes one only when the run is stopped."""
     keep: Annotated[int, Ge(1)] = 2
     """Newest checkpoints kept."""
+
+
+Where = Literal["device", "host", "file"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HomesConfig:
+    """``[homes]``: where what lives long lies: the device, host memory, or mapped files. Never changes a bit."""
+
+    carries: Where = "device"
+    """What enters every chunk of a window."""
+    latents: Where = "device"
+    """Latents and pooled index keys of a window."""
+    d_latents: Where = "device"
+    """Their gradients."""
+    ids: Where = "device"
+    """Pools and experts that were chosen."""
+    parameters: Where = "device"
+    """Masters of the weights, and gradient sums."""
+    moments: Where = "device"
+    """AdamW's two averages."""
+    folder: Path | None = None
+    """Folder of mapped files; default: the run's directory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +191,17 @@ SECTIONS: dict[str, type[Any]] = {
     "loss": LossConfig,
     "optim": OptimConfig,
     "train": TrainConfig,
+    "lora": LoraConfig,
+    "homes": HomesConfig,
     "checkpoint": CheckpointConfig,
     "eval": EvalConfig,
 }
 
 # What may change between two halves of one run: places, cadence, and how a sum is cut into parts.
-_FREE_KEYS = {"train.init", "stream.chunk", "stream.threads", "stream.device"}
-_FREE_SECTIONS = {"data", "checkpoint", "eval"}
+_FREE_KEYS = {"train.init", "stream.chunk", "stream.threads", "stream.device", "stream.fit"}
+_FREE_SECTIONS = {"data", "homes", "checkpoint", "eval"}
+# Keys that came later: a run from before them goes on as long as they say nothing.
+_EMPTY_KEYS = {"train.trainable", "train.freeze"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +214,8 @@ class Config:
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    homes: HomesConfig = field(default_factory=HomesConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -180,6 +230,11 @@ class Config:
         if self.train.init_moments and self.train.init is None:
             raise ConfigError(
                 "train.init_moments needs a checkpoint to take them from", "set train.init as well"
+            )
+        if self.lora.rank and self.train.init_moments:
+            raise ConfigError(
+                "train.init_moments does not go with lora.rank > 0: the moments are those of other parameters",
+                "leave one of the two out",
             )
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
@@ -204,12 +259,22 @@ class Config:
 def load_config(path: Path | None, preset: str | None = None, overrides: Sequence[str] = ()) -> Config:
     """Merge preset < file < overrides (``K=V``) into a checked ``Config``.
 
+    Where none of them shapes the model, ``train.init`` does, by the ``config.json`` of the checkpoint.
     ``preset`` beats the file's own ``preset = "name"`` line. Relative paths count from the file's
     folder, in overrides from the working directory. Raises ConfigError for anything unusable.
     """
     from genoctx import config_sources as sources
 
     return _build(_merged(path, preset) | dict(sources.parse_override(text) for text in overrides))
+
+
+def load_plan_config(path: Path | None, preset: str | None = None, overrides: Sequence[str] = ()) -> Config:
+    """``load_config`` of something that may name no data yet; its store and table are then ``.``."""
+    from genoctx import config_sources as sources
+
+    nowhere = {f"data.{f.name}": sources.Value(".", "not given", Path()) for f in fields(DataConfig)}
+    given = nowhere | _merged(path, preset) | dict(sources.parse_override(text) for text in overrides)
+    return _build(given)
 
 
 def load_model_config(path: Path | None, preset: str | None = None) -> ModelConfig:
@@ -240,7 +305,10 @@ def flatten(sections: Mapping[str, Any]) -> dict[str, Any]:
 def training_keys(sections: Mapping[str, Any]) -> dict[str, Any]:
     """The flat keys of a resolved config that determine the training result."""
     flat = flatten(sections)
-    return {k: v for k, v in flat.items() if k not in _FREE_KEYS and k.split(".")[0] not in _FREE_SECTIONS}
+    kept = {k: v for k, v in flat.items() if k not in _FREE_KEYS and k.split(".")[0] not in _FREE_SECTIONS}
+    if not kept.get("lora.rank"):
+        kept = {k: v for k, v in kept.items() if not k.startswith("lora.")}
+    return {k: v for k, v in kept.items() if v != [] or k not in _EMPTY_KEYS}
 
 
 def differing_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
@@ -284,4 +352,9 @@ def _build(values: Mapping[str, Any]) -> Config:
     checked = sources.check(values, _known(), SECTIONS)
     origins = {key: value.origin for key, value in values.items()}
     sections = {name: kind(**checked.get(name, {})) for name, kind in SECTIONS.items()}
+    init = sections["train"].init
+    if init is not None and not any(key.startswith("model.") for key in values):
+        source = init / "config.json"
+        sections["model"] = read_hub_config(source)
+        origins |= {f"model.{f.name}": str(source) for f in fields(ModelConfig)}
     return Config(**sections, origins=origins)

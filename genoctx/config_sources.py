@@ -41,9 +41,11 @@ def read_file(path: Path, known: Mapping[str, Any]) -> dict[str, Value]:
 
 
 def read_preset_values(name: str, known: Mapping[str, Any]) -> dict[str, Value]:
-    """Flat values of a shipped preset."""
+    """Flat values of a shipped preset, over those of the preset it builds on."""
     values = _values(read_preset(name), f"preset {name}", Path(), known)
-    return {key: v._replace(origin=f"preset {name}") for key, v in values.items()}
+    below = values.pop("preset", None)
+    own = {key: v._replace(origin=f"preset {name}") for key, v in values.items()}
+    return (read_preset_values(str(below.value), known) if below else {}) | own
 
 
 def parse_override(text: str) -> tuple[str, Value]:

@@ -106,6 +106,9 @@ def test_pad_token_minus_one_is_none_and_absent_fits_the_vocabulary(tmp_path: Pa
         ("[optim]\nbetas = [0.9, 1.0]\n", "at position 1 should be less than 1", ""),
         ("[train]\nbatch = 2\n", "train.batch 2 exceeds the 1 windows of a step", "train.windows_per_step"),
         ("[model]\nvocab_size = 16\npad_token_id = 16\n", "not a token of a vocabulary of 16", "-1"),
+        ("[lora]\nrnak = 8\n", "unknown key lora.rnak (run.toml:2)", "did you mean lora.rank?"),
+        ("[lora]\ntargets = 'q_proj'\n", "lora.targets = 'q_proj' (run.toml:2) should be a valid tuple", ""),
+        ("[train]\ntrainble = []\n", "unknown key train.trainble (run.toml:2)", "did you mean train.trainable?"),
         ("[optim\n", "(at line 1, column 7)", "TOML"),
         ('preset = "nan"\n', "no preset called 'nan'", "did you mean nano?"),
     ],
@@ -183,6 +186,25 @@ def test_digest_follows_what_does(override: str) -> None:
     assert change.endswith(f"-> {value}")
 
 
+@pytest.mark.parametrize("override", ["lora.rank=8", "train.freeze=['layers.0']", "train.trainable=['norm']"])
+def test_what_is_trained_is_part_of_it_but_not_what_says_nothing(override: str) -> None:
+    assert nano(override).digest != nano().digest
+    key = override.partition("=")[0]
+    assert any(
+        text.startswith(f"{key} ") for text in differing_keys(nano().to_dict(), nano(override).to_dict())
+    )
+    older = nano().to_dict()
+    for later in ("lora", "homes"):
+        del older[later]
+    del older["train"]["trainable"], older["train"]["freeze"]
+    assert differing_keys(older, nano("lora.alpha=7.0").to_dict()) == []
+
+
+def test_moments_do_not_come_along_with_adapters() -> None:
+    with pytest.raises(ConfigError, match="does not go with lora"):
+        nano("lora.rank=4", "train.init=x", "train.init_moments=true")
+
+
 def test_digest_is_stable() -> None:
     """A changed digest strands every run directory there is: change it on purpose only."""
     tiny = ModelConfig(vocab_size=16, hidden_size=8, num_hidden_layers=1, pad_token_id=None)
@@ -193,15 +215,31 @@ def test_digest_is_stable() -> None:
 # presets
 
 
-def test_presets_spell_out_every_key_that_matters() -> None:
+def spelled_out(name: str) -> dict[str, set[str]]:
+    """The keys of a preset and of those it builds on, by section."""
     import tomllib
 
-    for name in list_presets():
-        raw = tomllib.loads(read_preset(name))
-        for section, kind in SECTIONS.items():
-            optional = {"layer_types", "mlp_layer_types", "intermediate_size", "init"}
-            if section != "data":
-                assert {f.name for f in fields(kind)} - optional <= set(raw[section]), (name, section)
+    raw = tomllib.loads(read_preset(name))
+    below = spelled_out(raw.pop("preset")) if "preset" in raw else {}
+    return {section: set(raw.get(section, ())) | below.get(section, set()) for section in SECTIONS}
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_presets_spell_out_every_key_that_matters(name: str) -> None:
+    found = spelled_out(name)
+    optional = {"layer_types", "mlp_layer_types", "intermediate_size", "init", "folder"}
+    for section, kind in SECTIONS.items():
+        if section != "data":
+            assert {f.name for f in fields(kind)} - optional <= found[section], section
+
+
+def test_a_preset_builds_on_another_and_each_value_says_which() -> None:
+    config = load_config(None, "gpu1-lora-1m", DATA)
+    origin = {key: where for key, _, where in config.explain()}
+    assert origin["homes.carries"] == "preset gpu1-lora-1m"
+    assert origin["lora.rank"] == "preset gpu1-lora-512k"
+    assert origin["optim.betas"] == "preset glm-5.3-flash"
+    assert (config.lora.rank, config.model.dsa_layers, config.model.hidden_size) == (16, (3, 7), 4096)
 
 
 def test_published_shape_and_its_count() -> None:

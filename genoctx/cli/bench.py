@@ -20,6 +20,7 @@ class What(enum.StrEnum):
     kernels = "kernels"
     profile = "profile"
     gpu = "gpu"
+    plan = "plan"
     io = "io"
 
 
@@ -36,6 +37,7 @@ _OPTIONS = {
     What.kernels: ("contexts", "threads", "rounds"),
     What.profile: ("contexts", "preset", "chunk", "threads"),
     What.gpu: ("contexts", "preset", "chunk", "rounds"),
+    What.plan: ("rounds",),
     What.io: ("size", "rounds"),
 }
 _CONTEXTS = {
@@ -84,6 +86,7 @@ def bench(
     kernels: ops forward and backward beside Hugging Face's and fla's plain torch, and the equations.
     profile: rates of this machine (products of matrices, memory) and where the time of a step goes.
     gpu: KDA beside plain torch and fla's kernel, and bfloat16 steps of a mid-size model, on an NVIDIA GPU.
+    plan: predicted against measured peak memory, eight shapes a round (three rounds: 24); exit 3 over 5 %.
     io: ingest beside Biopython and pyfaidx on the same files, plain and gzip.
 
     genoctx bench length stores/chrX --contexts 16k,64k --start 1M
@@ -110,6 +113,13 @@ def bench(
             bench_gpu(console, shape, lengths, parse_size(chunk if _given(ctx, "chunk") else "16k"), rounds)
         else:
             bench_kernels(console, lengths, threads, rounds)
+        return
+    if what == What.plan:
+        from genoctx.cli.bench_plan import bench_plan
+
+        if paths:
+            raise UsageError("bench plan reads no file", "genoctx bench plan")
+        bench_plan(console, rounds)
         return
     if what == What.io:
         from genoctx.cli.bench_io import bench_io

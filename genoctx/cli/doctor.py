@@ -10,7 +10,7 @@ import typer
 from genoctx.cli.console import Console, get_console
 from genoctx.errors import CheckFailed
 
-OPS = ("kda", "conv", "dsa_indexer", "dsa_attention", "mhc", "moe", "swiglu", "loss")
+OPS = ("kda", "kda_piece", "conv", "dsa_indexer", "dsa_attention", "mhc", "moe", "swiglu", "loss")
 """Names under which the ops ask for a backend (``genoctx_kernels.dispatch.choose``)."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from genoctx.cli.console import get_console
-from genoctx.errors import CheckFailed, InputError, UsageError
+from genoctx.errors import CheckFailed, UsageError
 
 
 def evaluate(
@@ -23,36 +23,44 @@ def evaluate(
         Path | None, typer.Option("--store", help="Genome store; default: the one the table names.")
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=0, help="Score at most N windows; 0 scores all.")] = 0,
+    contexts: Annotated[
+        str,
+        typer.Option(
+            "--contexts",
+            metavar="LIST",
+            help="Score the second half of every window at these contexts too, such as 4k,64k.",
+        ),
+    ] = "",
+    rc: Annotated[bool, typer.Option("--rc", help="Score the reverse complement too.")] = False,
+    tracks: Annotated[
+        str,
+        typer.Option(
+            "--tracks",
+            metavar="FILE[:BIN]",
+            help="Also write bits per base as bedGraph (.gz), means of BIN bases (64).",
+        ),
+    ] = "",
     chunk: Annotated[str, typer.Option("--chunk", help="Tokens per chunk.")] = "4k",
     dtype: Annotated[str, typer.Option("--dtype", help="float32, bfloat16 or float64.")] = "float32",
-    threads: Annotated[int, typer.Option("--threads", min=0, help="CPU threads; 0 takes all.")] = 0,
     fail_above: Annotated[
         float | None,
         typer.Option("--fail-above", metavar="BITS", help="Exit 3 if bits/base over ACGT exceed this."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the ledger that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
     """Held-out loss, chunk by chunk in one pass. Writes a ledger, not an average: see `genoctx report`."""
     from genoctx.genome.window_table import read_table
-    from genoctx.run.rundir import checkpoint_step, latest_checkpoint
+    from genoctx.run.rundir import checkpoint_at, checkpoint_step
     from genoctx.sizes import parse_size
 
     console = get_console()
     tokens = parse_size(chunk)
     if tokens < 1:
         raise UsageError(f"--chunk {chunk} holds no token", "write it like 4k")
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file", "give -o a directory")
-    if (output / "ledger.npz").exists() and not force:
-        raise UsageError(f"{output / 'ledger.npz'} exists", "give another -o, or --force to replace it")
     if dtype not in ("float32", "bfloat16", "float64"):
         raise UsageError(f"--dtype {dtype!r} is unknown", "use float32, bfloat16 or float64")
-    directory = model if (model / "config.json").exists() else latest_checkpoint(model)
-    if directory is None or not directory.is_dir():
-        raise InputError(
-            f"{model} is neither a checkpoint (no config.json) nor a run with one",
-            "give RUN/checkpoints/step-..., a hub directory, or a run that has saved",
-        )
+    _refuse_output(output, force)
+    directory = checkpoint_at(model)
     step = checkpoint_step(directory)
     place = store or Path(str(read_table(windows).header["store"]))
 
@@ -62,28 +70,34 @@ def evaluate(
     from genoctx.model.weights import load_model
     from genoctx.run.data import open_data, windows_of
     from genoctx.run.device import choose_device
+    from genoctx.run.evaluate import Extras
     from genoctx.run.evaluate import evaluate as score
+    from genoctx.run.tracks import parse_track
     from genoctx.run.train import prepare_machine
 
-    prepare_machine(threads)
+    extras = Extras(
+        rc=rc,
+        contexts=tuple(parse_size(size) for size in contexts.split(",") if contexts),
+        track=parse_track(tracks) if tracks else None,
+    )
+    if extras.track and extras.track[0].exists() and not force:
+        raise UsageError(f"{extras.track[0]} exists", "give another file, or --force to replace it")
+    prepare_machine(threads=0)
     loaded = load_model(directory, dtype=getattr(torch, dtype), device=choose_device("auto"))
     verify_tokenizer(directory, loaded.config.vocab_size)
     data = open_data(place, windows, loaded.config)
     chosen = windows_of(data, split, limit)
-    ledger = score(loaded, data, chosen, chunk=tokens, step=step, out=output, monitor=console)
-    sums = ledger.totals()
+    made = score(loaded, data, chosen, chunk=tokens, step=step, out=output, monitor=console, extras=extras)
     console.info(f"next: genoctx report {output}")
     if console.json:
-        console.emit(
-            {
-                "ledger": str(output / "ledger.npz"),
-                "bits_full": sums.bits_full,
-                "bits_acgt": sums.bits_acgt,
-                "scored_bases": sums.count,
-                "windows": sums.windows,
-            }
-        )
-    if fail_above is not None and sums.bits_acgt > fail_above:
-        raise CheckFailed(
-            f"{sums.bits_acgt:.4f} bits/base exceed --fail-above {fail_above}", "see genoctx report"
-        )
+        console.emit({"ledger": str(output / "ledger.npz"), **made.summary()})
+    bits = made.ledger.totals().bits_acgt
+    if fail_above is not None and bits > fail_above:
+        raise CheckFailed(f"{bits:.4f} bits/base exceed --fail-above {fail_above}", "see genoctx report")
+
+
+def _refuse_output(output: Path, force: bool) -> None:
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"{output} is a file", "give -o a directory")
+    if (output / "ledger.npz").exists() and not force:
+        raise UsageError(f"{output / 'ledger.npz'} exists", "give another -o, or --force to replace it")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import hashlib
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +14,7 @@ from genoctx.sizes import parse_size
 
 if TYPE_CHECKING:
     from genoctx.report.ledger import Ledger
-
-LEDGER_FILE = "ledger.npz"
+    from genoctx.report.sources import Beside
 
 
 class Format(enum.StrEnum):
@@ -39,9 +36,7 @@ def report(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="DIR", help="Write report.json, report.txt and report.tsv there."
-        ),
+        typer.Option("--output", "-o", metavar="DIR", help="Write report.html, .json, .txt and .tsv there."),
     ] = None,
     format: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.text,
     confidence: Annotated[float, typer.Option("--confidence", help="Of all intervals.")] = 0.95,
@@ -50,7 +45,10 @@ def report(
         str, typer.Option("--block", metavar="BASES", help="Length of a resampled block.")
     ] = "64k",
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 3 with under 8 blocks, or if the window tables differ.")
+        bool,
+        typer.Option(
+            "--strict", help="Exit 3 if nothing should be quoted: leakage, under 8 blocks, other windows."
+        ),
     ] = False,
 ) -> None:
     """Tables from one or two ledgers: bits per base with intervals, beside baselines and before training.
@@ -59,7 +57,9 @@ def report(
     genoctx report after.npz --before before.npz -o report/ --strict
     """
     from genoctx.report.ledger import Ledger
-    from genoctx.report.tables import build_report, render_text, render_tsv, save_report
+    from genoctx.report.render import render_text, render_tsv, save_report
+    from genoctx.report.sources import find_ledgers
+    from genoctx.report.tables import build_report
 
     console = get_console()
     size = parse_size(block)
@@ -69,9 +69,11 @@ def report(
     first = find_ledgers(before)[-1] if before is not None else evaluations[0]
     after = Ledger.load(evaluations[-1])
     earlier = Ledger.load(first) if first != evaluations[-1] else None
+    beside = read_beside(after, evaluations[-1], earlier, first)
     baselines, notes = load_baselines(after, evaluations[-1])
     content = build_report(
-        earlier, after, baselines, confidence=confidence, bootstrap=bootstrap, block=size, notes=notes
+        earlier, after, baselines,
+        confidence=confidence, bootstrap=bootstrap, block=size, beside=beside, notes=notes,
     )  # fmt: skip
     if output is not None:
         paths = save_report(content, output)
@@ -82,22 +84,10 @@ def report(
         render = render_tsv if format is Format.tsv else render_text
         console.print(render(content).rstrip("\n"))
     if strict and content["gate"]:
-        raise CheckFailed("; ".join(content["gate"]), "hold out more, or evaluate both on one window table")
-
-
-def find_ledgers(path: Path) -> list[Path]:
-    """The ledgers at ``path``, by step: a file, a directory with one, or a run's evaluations."""
-    if path.is_file():
-        return [path]
-    if not path.exists():
-        raise InputError(f"{path} does not exist", "give a ledger.npz or a run directory")
-    if (path / LEDGER_FILE).is_file():
-        return [path / LEDGER_FILE]
-    steps = [(re.fullmatch(r"step-(\d+)", p.parent.name), p) for p in path.glob(f"eval/step-*/{LEDGER_FILE}")]
-    found = sorted((int(match[1]), p) for match, p in steps if match)
-    if not found:
-        raise InputError(f"{path} holds no {LEDGER_FILE} of an evaluation", "run `genoctx eval` first")
-    return [p for _, p in found]
+        raise CheckFailed(
+            "; ".join(content["gate"]),
+            "hold out more, or other sequence, or evaluate both on one window table",
+        )
 
 
 def load_baselines(after: Ledger, path: Path) -> tuple[dict[str, Ledger], list[str]]:
@@ -120,22 +110,32 @@ def load_baselines(after: Ledger, path: Path) -> tuple[dict[str, Ledger], list[s
 
 def _compute_baselines(after: Ledger, keep: Path) -> dict[str, Ledger]:
     from genoctx.genome.store import GenomeStore
-    from genoctx.genome.windows import read_table
     from genoctx.report.cache import genome_baselines
+    from genoctx.report.sources import table_of
 
-    header = after.header
-    if not header.get("store") or not header.get("windows"):
-        raise InputError("the ledger does not name its genome store and window table")
-    store, table_path = GenomeStore.open(header["store"]), Path(header["windows"])
-    if store.digest != header.get("store_digest"):
+    if not after.header.get("store"):
+        raise InputError("the ledger does not name its genome store")
+    store, table = GenomeStore.open(after.header["store"]), table_of(after)
+    if store.digest != after.header.get("store_digest"):
         raise InputError(f"{store.path} is not the store that the ledger was made from")
-    table = read_table(table_path)
-    if not _is_digest_of(str(header.get("windows_digest")), table_path):
-        raise InputError(f"{table_path} is not the window table that the ledger was made from")
     return genome_baselines(after, store, table.split("train"), keep)
 
 
-def _is_digest_of(digest: str, path: Path) -> bool:
-    """``digest`` is the sha256 of the file at ``path`` in hex, or at least its first 16 digits."""
-    hexadecimal = digest.removeprefix("sha256:")
-    return len(hexadecimal) >= 16 and hashlib.sha256(path.read_bytes()).hexdigest().startswith(hexadecimal)
+def read_beside(after: Ledger, path: Path, before: Ledger | None, before_path: Path) -> Beside:
+    """What lies beside the ledger at ``path`` and in its run."""
+    from genoctx.report import sources
+    from genoctx.report.ledger import Ledger
+    from genoctx.run.metrics import read_metrics
+
+    table, reason = sources.read_table_header(after)
+    run = sources.run_of(path)
+    return sources.Beside(
+        reverse=sources.read_reverse(path, after),
+        contexts=sources.read_contexts(path, after),
+        contexts_before=sources.read_contexts(before_path, before) if before is not None else None,
+        table=table,
+        leakage=sources.leakage_of(table, reason),
+        machine=after.header.get("session") or (sources.read_machine(run) if run else None),
+        metrics=read_metrics(run / "metrics.jsonl") if run else (),
+        held_out=[Ledger.load(each) for each in sources.find_ledgers(run)] if run else (),
+    )

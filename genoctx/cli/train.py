@@ -24,6 +24,10 @@ def train(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V", help="Override one key, e.g. optim.lr=1e-4.")
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option("--init", metavar="DIR", help="Weights to start from: same as --set train.init=DIR."),
+    ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Same as --set train.steps=N.")] = None,
     max_time: Annotated[
         str, typer.Option("--max-time", help="Save and exit 75 after this long: 90m, 2h.")
@@ -31,6 +35,10 @@ def train(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: remove the run that is there.")] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print where each value came from, and stop.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Check config, data and weights, print what would run, and stop."),
     ] = False,
 ) -> None:
     """Fine-tune on the training windows; held-out windows are scored before step 1 and at the end.
@@ -41,7 +49,8 @@ def train(
     from genoctx.config import load_config
 
     console = get_console()
-    overrides = [*(set_ or []), *([f"train.steps={steps}"] if steps is not None else [])]
+    flags = {"train.init": init, "train.steps": steps}
+    overrides = [*(set_ or []), *(f"{key}={value}" for key, value in flags.items() if value is not None)]
     loaded = load_config(config, preset, overrides)
     if explain:
         rows = loaded.explain()
@@ -52,6 +61,15 @@ def train(
             console.table("", ("key", "value", "from"), table, stdout=True)
         return
     seconds = _seconds(max_time)
+    if dry_run:
+        from genoctx.run.rehearsal import rehearse
+
+        found = rehearse(loaded, output, fresh=fresh)
+        if console.json:
+            console.emit(found)
+        else:
+            console.table("", ("what", "value"), [(k, _text(v)) for k, v in found.items()], stdout=True)
+        return
 
     from genoctx.run.train import train as run_training
 
@@ -69,6 +87,10 @@ def train(
                 "resumed": outcome.resumed,
             }
         )
+
+
+def _text(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _seconds(text: str) -> float:

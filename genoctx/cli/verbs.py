@@ -39,9 +39,11 @@ VERBS = {
         ),
         Verb("windows", "Data", "Cut a store into training and held-out windows, as a BED table.", "windows"),
         Verb("show", "Data", "Describe anything: a store, a window table, a preset, a run.", "show"),
+        Verb("plan", "Model", "What fits where, what binds, how long: before anything is allocated.", "plan"),
         Verb("train", "Model", "Fine-tune on the windows. Resumes if the run exists.", "train"),
         Verb("eval", "Model", "Held-out loss of a checkpoint; writes a ledger, not an average.", "evaluate"),
         Verb("report", "Model", "Tables of held-out loss from one or two ledgers.", "report"),
+        Verb("convert", "Model", "Weights from and to the hub; merge LoRA; verify every bit.", "convert"),
         Verb("bench", "Check", "Measure this machine: a step, ops, reading sequence files.", "bench"),
         Verb("doctor", "Check", "What this machine can run, and which kernels are in use.", "doctor"),
     )

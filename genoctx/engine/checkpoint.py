@@ -1,4 +1,5 @@
-"""A checkpoint directory: hub-layout weights, optimizer moments, and the integers of the loop."""
+"""A checkpoint directory: hub-layout weights, or the adapters beside those of another directory; optimizer
+moments; and the integers of the loop."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from genoctx.engine.optimizer import Optimizer
 from genoctx.errors import GenoctxError, InputError
 from genoctx.model.hybrid import Hybrid
+from genoctx.model.lora_file import load_adapters, save_adapters
 from genoctx.model.weights import load_weights, save_weights
 
 OPTIMIZER_FILE, STATE_FILE = "optimizer.safetensors", "state.json"
@@ -34,7 +36,7 @@ def write_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer, state
     GenoctxError when the disk is full or refuses.
     """
     try:
-        save_weights(model, directory)
+        (save_adapters if model.lora else save_weights)(model, directory)
         save_file({n: t.contiguous().clone() for n, t in optimizer.state()}, directory / OPTIMIZER_FILE)
         (directory / STATE_FILE).write_text(json.dumps(asdict(state)) + "\n")
     except (OSError, SafetensorError) as error:
@@ -47,7 +49,7 @@ def write_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer, state
 def read_checkpoint(directory: Path, model: Hybrid, optimizer: Optimizer) -> LoopState:
     """Put weights and moments back; InputError names the file that is missing or broken."""
     try:
-        load_weights(model, directory)
+        (load_adapters if model.lora else load_weights)(model, directory)
         optimizer.load_state(load_file(directory / OPTIMIZER_FILE))
     except InputError as error:
         raise InputError(f"checkpoint {directory} cannot be read: {error.message}", _REMEDY) from error

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor
 
 from genoctx.engine.batch import Batch, Coefficients, Denominators, bounds, refuse_without_targets
+from genoctx.engine.group import TorchGroup
+from genoctx.engine.homes import Homes
+from genoctx.engine.journal import Journal
+from genoctx.engine.movement import Movement
 from genoctx.engine.optimizer import Optimizer
 from genoctx.engine.stream import Losses, OnChunk, quiet, train_window, walk
 from genoctx.errors import GenoctxError
@@ -42,24 +46,33 @@ class Engine:
     model: Hybrid
     chunk: int
     coefficients: Coefficients = field(default_factory=Coefficients)
+    group: TorchGroup | None = None
+    """The ranks that share every window's chunks; each then has its share of losses and gradients."""
+    homes: Homes | None = None
+    """Where what a window keeps for long lies; by default where the weights are."""
+    journal: Journal | None = None
+    """Keeps an unfinished step, so that it goes on where it was interrupted."""
 
     def train_step(
-        self, batches: list[Batch], optimizer: Optimizer, rate: float, on_chunk: OnChunk = quiet
+        self,
+        batches: list[Batch],
+        optimizer: Optimizer,
+        rate: float,
+        on_chunk: OnChunk = quiet,
+        movement: Movement | None = None,
+        key: str = "",
     ) -> StepResult:
         """Gradients of all micro-batches over one global denominator, then one AdamW step.
 
         Raises InputError, before anything is computed, for a window without a target; and
         GenoctxError, leaving the weights alone, when the loss or the gradient is not finite.
-        An exception from ``on_chunk`` leaves the weights alone too.
+        An exception from ``on_chunk`` leaves the weights alone too. ``movement`` watches the step. ``key`` says
+        what it depends on, for the journal: a step of the same key goes on where it was interrupted.
         """
-        refuse_without_targets(batches)
-        per = Denominators.of(batches, self.model.config.index_kpool)
-        losses = Losses()
+        per = self.denominators(batches)
         optimizer.zero_grad()
         try:
-            for batch in batches:
-                limits = bounds(batch.length, self.chunk)
-                losses += train_window(self.model, batch, limits, self.coefficients, per, on_chunk)
+            losses = self.sweeps(batches, per, optimizer, on_chunk, key)
             norm = optimizer.grad_norm()
             if not math.isfinite(norm) or not math.isfinite(losses.nats):
                 names = ", ".join(name for batch in batches for name in batch.names)
@@ -67,20 +80,49 @@ class Engine:
                     f"loss or gradient is not finite in {names}; the weights were left alone",
                     "lower optim.lr or optim.clip_norm, or use stream.dtype = 'float32'",
                 )
+            if movement is not None:
+                movement.before(optimizer)
             optimizer.step(rate, norm)
+            if self.journal is not None:
+                self.journal.discard()
+            if movement is not None:
+                movement.after(optimizer)
         finally:
             optimizer.zero_grad()
         return StepResult(losses, norm)
+
+    def denominators(self, batches: list[Batch]) -> Denominators:
+        """What the losses of a step are divided by; InputError for a window without a target."""
+        refuse_without_targets(batches)
+        return Denominators.of(batches, self.model.config.index_kpool)
+
+    def sweeps(
+        self, batches: list[Batch], per: Denominators, optimizer: Optimizer, on_chunk: OnChunk, key: str
+    ) -> Losses:
+        """Both sweeps over every micro-batch: the gradients of the step and its losses."""
+        first, losses = (0, Losses()) if self.journal is None else self.journal.begin(key, optimizer)
+        for i, batch in enumerate(batches[first:], first):
+            losses += train_window(
+                self.model,
+                batch,
+                bounds(batch.length, self.chunk),
+                self.coefficients,
+                per,
+                on_chunk,
+                homes=self.homes,
+                journal=None if self.journal is None else self.journal.window(i, losses),
+                group=self.group,
+            )
+        return losses
 
     @torch.no_grad()
     def score(
         self, batch: Batch, subset: Tensor, letters: int = 1, on_chunk: OnChunk = quiet
     ) -> Iterator[Scored]:
         """Nats of whole windows, chunk by chunk, one pass, no graph; ``subset`` as in ``score_tokens``."""
-        for start, end, hidden in walk(self.model, batch, bounds(batch.length, self.chunk)):
+        for start, end, hidden in walk(self.model, batch, bounds(batch.length, self.chunk), self.group):
             targets = batch.cut(start, end).targets_BT.to(hidden.device)
-            head = self.model.lm_head.weight
-            inputs = (hidden.flatten(0, 1), head, targets.flatten(), subset.to(hidden.device))
-            flat = score_tokens(*inputs, letters)
+            rows, head = self.model.head(hidden.flatten(0, 1))
+            flat = score_tokens(rows, head, targets.flatten(), subset.to(hidden.device), letters)
             yield Scored(start, end, Nats(*(n.unflatten(0, targets.shape).cpu() for n in flat)))
             on_chunk(targets.numel(), "score")

@@ -1,38 +1,177 @@
-"""Homes: where what a window keeps for long lives. Exact slabs, so that the heap never fragments.
+"""Homes: where everything long-lived lies. The device, host memory of exact size, or mapped files.
 
-Chunk after chunk leaves small things behind (carries, ids) between large temporaries. Each kind gets
-one slab, allocated once at the size the whole window needs.
+Six categories (genoctx/engine/bytes.py), each with a home of its own. A tensor's home changes where its
+bytes are and how they travel, never what they are. On a CPU every home is ordinary memory that is
+computed on directly; beside a GPU, carries and ids travel chunk by chunk (genoctx/engine/pinned.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from genoctx.engine.bytes import CATEGORIES, D_LATENTS, LATENTS, MOMENTS, PARAMETERS
+from genoctx.engine.mapped import MappedFiles
+from genoctx.engine.pinned import Arrival, Courier, pinned_zeros
+from genoctx.errors import ConfigError
 
-class Slabs:
-    """Append-only storage by key; every tensor put comes back as a view of its key's slab."""
+Where = Literal["device", "host", "file"]
 
-    def __init__(self) -> None:
-        self._slabs: dict[Hashable, Tensor] = {}
-        self._used: dict[Hashable, int] = {}
 
-    def put(self, key: Hashable, tensor: Tensor, capacity: int) -> Tensor:
-        """Copy ``tensor`` behind what ``key`` holds; ``capacity`` elements are reserved at first use."""
-        if key not in self._slabs:
-            self._slabs[key] = torch.empty(capacity, dtype=tensor.dtype, device=tensor.device)
-            self._used[key] = 0
-        start = self._used[key]
-        end = start + tensor.numel()
-        if end > len(self._slabs[key]):
-            raise ValueError(f"slab {key} holds {len(self._slabs[key])} elements, {end} are needed")
-        self._used[key] = end
-        view = self._slabs[key][start:end].view(tensor.shape)
-        view.copy_(tensor.detach())
-        return view
+class Home(Protocol):
+    """A kind of memory, and how tensors get there and back."""
 
-    @property
-    def nbytes(self) -> int:
-        return sum(slab.nbytes for slab in self._slabs.values())
+    moves: bool
+    """Things go there from where they are made."""
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeros of ``shape``."""
+
+    def store(self, place: Tensor, tensor: Tensor) -> None:
+        """Copy ``tensor`` into ``place``, a view of what was allocated; may return before it is done."""
+
+    def send_for(self, places: Sequence[Tensor]) -> Arrival:
+        """Start to bring ``places`` to where the model computes."""
+
+    def ahead(self, places: Iterable[Tensor]) -> None:
+        """Say that the host will want ``places`` soon."""
+
+    def behind(self, places: Iterable[Tensor]) -> None:
+        """Say that ``places`` are not needed for some time."""
+
+    def settle(self) -> None:
+        """Wait until ``place``s hold what was stored."""
+
+
+class InPlace:
+    """Memory that the model computes on: of the device, or of the host where that is the device."""
+
+    moves = False
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=self.device)
+
+    def store(self, place: Tensor, tensor: Tensor) -> None:
+        place.copy_(tensor)
+
+    def send_for(self, places: Sequence[Tensor]) -> Arrival:
+        return lambda: list(places)
+
+    def ahead(self, places: Iterable[Tensor]) -> None:
+        del places
+
+    def behind(self, places: Iterable[Tensor]) -> None:
+        del places
+
+    def settle(self) -> None:
+        return
+
+
+class FileHome(InPlace):
+    """Mapped files that a CPU computes on; pages come and go with the kernel's advice."""
+
+    moves = True
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(torch.device("cpu"))
+        self.files = MappedFiles(folder)
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        return self.files.allocate(shape, dtype)
+
+    def send_for(self, places: Sequence[Tensor]) -> Arrival:
+        self.files.ahead(places)
+        return lambda: list(places)
+
+    def ahead(self, places: Iterable[Tensor]) -> None:
+        self.files.ahead(places)
+
+    def behind(self, places: Iterable[Tensor]) -> None:
+        self.files.behind(places)
+
+
+class Beside:
+    """Host memory or mapped files beside a GPU: copies both ways on a side stream."""
+
+    moves = True
+
+    def __init__(self, device: torch.device, files: MappedFiles | None) -> None:
+        self.courier, self.files = Courier(device), files
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if self.files is not None:
+            return self.files.allocate(shape, dtype)
+        return pinned_zeros(shape, dtype)
+
+    def store(self, place: Tensor, tensor: Tensor) -> None:
+        self.courier.take_away(place, tensor)
+
+    def send_for(self, places: Sequence[Tensor]) -> Arrival:
+        self.ahead(places)
+        return self.courier.send_for(places)
+
+    def ahead(self, places: Iterable[Tensor]) -> None:
+        if self.files is not None:
+            self.files.ahead(places)
+
+    def behind(self, places: Iterable[Tensor]) -> None:
+        if self.files is not None:
+            self.courier.settle()
+            self.files.behind(places)
+
+    def settle(self) -> None:
+        self.courier.settle()
+
+
+@dataclass(frozen=True)
+class Homes:
+    """The home of every category."""
+
+    by_category: Mapping[str, Home]
+
+    def __getitem__(self, category: str) -> Home:
+        return self.by_category[category]
+
+    @classmethod
+    def on(cls, device: torch.device) -> Homes:
+        """Everything where the model computes."""
+        return cls(dict.fromkeys(CATEGORIES, InPlace(device)))
+
+    @classmethod
+    def of(cls, wanted: Mapping[str, Where], device: torch.device, folder: Path) -> Homes:
+        """Homes by category; those that ``wanted`` leaves out are on the device. Files go to ``folder``.
+
+        Raises ConfigError for what a GPU cannot have elsewhere.
+        """
+        made: dict[Where, Home] = {"device": InPlace(device)}
+        for kind in {*wanted.values()} - {"device"}:
+            if device.type == "cpu":
+                made[kind] = FileHome(folder) if kind == "file" else made["device"]
+            else:
+                made[kind] = Beside(device, MappedFiles(folder) if kind == "file" else None)
+        if device.type != "cpu":
+            _refuse(wanted)
+        return cls({name: made[wanted.get(name, "device")] for name in CATEGORIES})
+
+
+def _refuse(wanted: Mapping[str, Where]) -> None:
+    """ConfigError for what cannot be elsewhere beside a GPU."""
+    away = {name for name, kind in wanted.items() if kind != "device"}
+    for name in sorted(away & {LATENTS, D_LATENTS}):
+        raise ConfigError(
+            f"homes.{name} cannot leave the GPU: attention gathers from all of them",
+            f"set homes.{name} = 'device'; carries, ids, parameters and moments can leave",
+        )
+    if len(away & {PARAMETERS, MOMENTS}) == 1:
+        raise ConfigError(
+            "homes.parameters and homes.moments leave the GPU together: the step is taken where they are",
+            "set both to 'host' or 'file', or both to 'device'",
+        )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
+
+from genoctx.engine.bytes import MOMENTS, PARAMETERS
+from genoctx.engine.homes import Homes
+from genoctx_kernels.numerics import accumulator
 
 
 @dataclass(frozen=True)
@@ -42,46 +47,86 @@ def _decays(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and "conv1d" not in name and "hc_" not in name and "_ape" not in name
 
 
+def _layer(name: str) -> str:
+    """``layers.3`` of ``layers.3.mlp.gate.weight``; the name itself outside of layers."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "layers" else name
+
+
 class Optimizer:
-    """AdamW over the trainable parameters of a model, addressed by name.
+    """AdamW over the trainable parameters of a model, addressed by name, one layer after the other.
 
     Parameters in bfloat16 step on float32 masters and are rounded from them; gradients are always
-    summed in float32 (float64 for float64): see :meth:`collect`.
+    summed in float32 (float64 for float64). Masters and gradient sums have the home ``parameters``,
+    moments the home ``moments``; beside a GPU the step is taken on the host when they are there.
     """
 
-    def __init__(self, model: nn.Module, settings: AdamWSettings) -> None:
+    def __init__(self, model: nn.Module, settings: AdamWSettings, homes: Homes | None = None) -> None:
         self.settings = settings
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
-        self.masters = {
-            n: p if p.dtype in (torch.float32, torch.float64) else nn.Parameter(p.detach().float())
-            for n, p in self.parameters.items()
-        }
-        groups = [
-            {
-                "params": [m for n, m in self.masters.items() if _decays(n, m)],
-                "weight_decay": settings.weight_decay,
-            },
-            {"params": [m for n, m in self.masters.items() if not _decays(n, m)], "weight_decay": 0.0},
-        ]
-        self.adamw = torch.optim.AdamW(groups, lr=0.0, betas=settings.betas, eps=settings.eps)
+        self.homes = homes or Homes.on(next(model.parameters()).device)
+        self.masters = {n: self._master(p) for n, p in self.parameters.items()}
+        self._sums: dict[str, Tensor] = {}
+        """Memory of gradient sums that have a home, kept from step to step."""
+        self.adamw = [self._stepper(list(names)) for _, names in groupby(self.masters, key=_layer)]
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._collector(n))
             for n, p in self.parameters.items()
             if self.masters[n] is not p
         ]
 
-    def _collector(self, name: str):  # type: ignore[no-untyped-def]
-        master = self.masters[name]
+    def _master(self, parameter: nn.Parameter) -> nn.Parameter:
+        """What is stepped on: the parameter itself, or a tensor in the home of masters."""
+        home, wide = self.homes[PARAMETERS], accumulator(parameter.dtype)
+        if not home.moves and wide == parameter.dtype:
+            return parameter
+        if not home.moves:
+            return nn.Parameter(parameter.detach().to(wide))
+        place = home.allocate(tuple(parameter.shape), wide)
+        place.copy_(parameter.detach())
+        if place.device == parameter.device and wide == parameter.dtype:
+            parameter.data = place  # the weights themselves live there
+        return nn.Parameter(place)
 
+    def _stepper(self, names: list[str]) -> torch.optim.AdamW:
+        decayed = [self.masters[n] for n in names if _decays(n, self.masters[n])]
+        others = [self.masters[n] for n in names if not _decays(n, self.masters[n])]
+        weight_decay = self.settings.weight_decay
+        groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=0.0, betas=self.settings.betas, eps=self.settings.eps)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(iter(self.parameters.values())).device
+
+    def _collector(self, name: str) -> Callable[[Tensor], None]:
         def collect(parameter: Tensor) -> None:
-            """Move a low-precision gradient into the float32 sum at once."""
+            """Move a gradient into its sum at once."""
             assert parameter.grad is not None
-            if master.grad is None:
-                master.grad = torch.zeros_like(master)
-            master.grad += parameter.grad
+            self.add_gradient(name, parameter.grad)
             parameter.grad = None
 
         return collect
+
+    @torch.no_grad()
+    def add_gradient(self, name: str, gradient: Tensor) -> None:
+        """Add to the gradient sum of ``name``; the first one is taken as it is, bit by bit."""
+        master, home = self.masters[name], self.homes[PARAMETERS]
+        if master.grad is not None:
+            master.grad += gradient.to(master.device)
+        elif home.moves:
+            if name not in self._sums:
+                self._sums[name] = home.allocate(tuple(master.shape), master.dtype)
+            master.grad = self._sums[name].copy_(gradient)
+        else:
+            master.grad = gradient.to(master.dtype, copy=True)
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Every gradient sum there is."""
+        for name, master in self.masters.items():
+            if master.grad is not None:
+                yield name, master.grad
 
     def zero_grad(self) -> None:
         for name, parameter in self.parameters.items():
@@ -91,38 +136,72 @@ class Optimizer:
     def grad_norm(self) -> float:
         """Global L2 norm of all gradients, squares summed in float64."""
         total = torch.zeros((), dtype=torch.float64)
-        for master in self.masters.values():
-            if master.grad is not None:
-                total += master.grad.square().sum(dtype=torch.float64).cpu()
+        for _, gradient in self.gradients():
+            total += gradient.square().sum(dtype=torch.float64).cpu()
         return math.sqrt(total.item())
 
     @torch.no_grad()
     def step(self, rate: float, norm: float) -> None:
-        """Clip to ``clip_norm`` and take one AdamW step at learning rate ``rate``."""
+        """Clip to ``clip_norm`` and take one AdamW step at learning rate ``rate``, layer by layer."""
         clip = self.settings.clip_norm
-        if clip and norm > clip:
-            for master in self.masters.values():
-                if master.grad is not None:
-                    master.grad *= clip / norm
-        for group in self.adamw.param_groups:
-            group["lr"] = rate
-        self.adamw.step()
+        scale = clip / norm if clip and norm > clip else None
+        for adamw in self.adamw:  # all of them first: a full disk must not leave half a step
+            self._reserve_moments(adamw)
+        for i, adamw in enumerate(self.adamw):
+            if i + 1 < len(self.adamw):
+                self.homes[MOMENTS].ahead(self._moments(self.adamw[i + 1]))
+            self._step(adamw, rate, scale)
+            self.homes[MOMENTS].behind(self._moments(adamw))
         for name, parameter in self.parameters.items():
-            if self.masters[name] is not parameter:
-                parameter.copy_(self.masters[name])
+            if self.masters[name].data_ptr() != parameter.data_ptr():
+                parameter.copy_(self.masters[name], non_blocking=True)
         self.zero_grad()
+
+    def _reserve_moments(self, adamw: torch.optim.AdamW) -> None:
+        """Zeroed averages, in their home, for every gradient that has none yet."""
+        for master in (m for group in adamw.param_groups for m in group["params"]):
+            if master.grad is not None and not adamw.state[master]:
+                shape, home = tuple(master.shape), self.homes[MOMENTS]
+                averages = {key: home.allocate(shape, master.dtype) for key in ("exp_avg", "exp_avg_sq")}
+                adamw.state[master].update({"step": torch.tensor(0.0), **averages})
+
+    def _step(self, adamw: torch.optim.AdamW, rate: float, scale: float | None) -> None:
+        """One layer's part of a step."""
+        for group in adamw.param_groups:
+            group["lr"] = rate
+            for master in group["params"]:
+                if master.grad is not None and scale is not None:
+                    master.grad *= scale
+        adamw.step()
+        self.homes[PARAMETERS].behind(
+            m.grad for g in adamw.param_groups for m in g["params"] if m.grad is not None
+        )
+
+    def _moments(self, adamw: torch.optim.AdamW) -> list[Tensor]:
+        return [value for state in adamw.state.values() for value in state.values() if value.ndim]
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Everything a resume needs, as named tensors."""
+        moments = self._states()
         for name, master in self.masters.items():
-            if master is not self.parameters[name]:
+            if master.dtype != self.parameters[name].dtype:
                 yield f"master.{name}", master.detach()
-            for key, value in self.adamw.state.get(master, {}).items():
+            for key, value in moments.get(master, {}).items():
                 yield f"{key}.{name}", value
+
+    def _states(self) -> dict[Tensor, dict[str, Tensor]]:
+        return {master: state for adamw in self.adamw for master, state in adamw.state.items()}
 
     @torch.no_grad()
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Inverse of :meth:`state`. Raises KeyError or RuntimeError naming a moment that does not belong here."""
+        """Inverse of :meth:`state`. Raises KeyError or RuntimeError naming a moment that does not belong here.
+
+        Masters that are no state of their own are those of the model's weights as they are now.
+        """
+        owners = {m: adamw for adamw in self.adamw for g in adamw.param_groups for m in g["params"]}
+        for name, master in self.masters.items():
+            if master.data_ptr() != self.parameters[name].data_ptr():
+                master.copy_(self.parameters[name])
         for key, value in tensors.items():
             kind, _, name = key.partition(".")
             master = self.masters[name]
@@ -130,7 +209,8 @@ class Optimizer:
                 raise RuntimeError(f"{key} is {list(value.shape)}, the model needs {list(master.shape)}")
             if kind == "master":
                 master.copy_(value)
+            elif value.ndim:
+                place = self.homes[MOMENTS].allocate(tuple(value.shape), value.dtype)
+                owners[master].state[master][kind] = place.copy_(value)
             else:
-                # AdamW counts its steps on the host
-                home = master.device if value.ndim else value.device
-                self.adamw.state[master][kind] = value.to(home, copy=True)
+                owners[master].state[master][kind] = value.clone()  # AdamW counts its steps on the host

@@ -13,19 +13,31 @@ Memory: one chunk's graph + one recurrent carry per chunk + the window's storage
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from genoctx.engine.batch import Batch, Coefficients, Denominators
-from genoctx.engine.homes import Slabs
-from genoctx.model.carry import Aux, Carry, Choices, DsaCarry, LayerCarry, Storage
+from genoctx.engine.group import TorchGroup
+from genoctx.engine.homes import Homes
+from genoctx.engine.journal import WindowJournal
+from genoctx.engine.tape import Bounds, Losses, Tape
+from genoctx.model.carry import Carry
 from genoctx.model.hybrid import Hybrid, Output
 from genoctx_kernels.loss import linear_cross_entropy
-from genoctx_kernels.numerics import accumulator
 
-Bounds = list[tuple[int, int]]
+__all__ = [
+    "Bounds",
+    "Losses",
+    "OnChunk",
+    "Tape",
+    "backward_sweep",
+    "forward_sweep",
+    "quiet",
+    "train_window",
+    "walk",
+]
+
 OnChunk = Callable[[int, str], None]
 """Called after every chunk with its number of tokens and the sweep's name; may raise to stop."""
 
@@ -35,122 +47,19 @@ def quiet(tokens: int, sweep: str) -> None:
     del tokens, sweep
 
 
-@dataclass
-class Losses:
-    """Sums over one or more windows; float64 on the host, divided once by the reader."""
-
-    nats: float = 0.0
-    """Each target's times what it counts."""
-    targets: int = 0
-    weight: float = 0.0
-    """What the targets count together; ``nats / weight`` is the mean loss."""
-    balance: float = 0.0
-    """Weighted balance loss, already divided."""
-    indexer_kl: float = 0.0
-    """Weighted indexer KL, already divided."""
-
-    def __iadd__(self, other: Losses) -> Losses:
-        self.nats += other.nats
-        self.targets += other.targets
-        self.weight += other.weight
-        self.balance += other.balance
-        self.indexer_kl += other.indexer_kl
-        return self
-
-
-@dataclass
-class Tape:
-    """What the forward sweep leaves for the backward sweep."""
-
-    carries: list[Carry]
-    """What enters each chunk, one entry per chunk."""
-    chunks: int
-    tokens: int
-    """Per row, padding included."""
-    choices: list[tuple[Choices | None, ...] | None] = field(default_factory=list)
-    """Per chunk and layer; None for the last chunk, which chooses in the backward sweep."""
-    router_counts: Tensor | None = None
-    router_rows: int = 0
-    slabs: Slabs = field(default_factory=Slabs)
-
-    def storages(self) -> Iterator[tuple[Storage, Storage]]:
-        """(latents, pooled keys) of every DSA layer and row."""
-        for carry in self.carries[-1]:
-            if isinstance(carry, DsaCarry):
-                for row in carry.rows:
-                    yield row.latents.storage, row.keys.storage
-
-    def record(self, out: Output) -> None:
-        """Keep what leaves one chunk: carries and choices move into slabs of exact size."""
-        self.carries.append(tuple(self._kept_carry(i, layer) for i, layer in enumerate(out.carry)))
-        self.choices.append(tuple(self._kept_choices(i, layer) for i, layer in enumerate(out.choices)))
-        self.count_routing(out.aux)
-
-    def _kept_carry(self, layer: int, carry: LayerCarry) -> LayerCarry:
-        if isinstance(carry, DsaCarry):
-            return carry  # its prefixes live in storages; the open pool is a handful of rows
-        tensors = enumerate(carry.tensors())
-        return carry.replaced(
-            tuple(self.slabs.put((layer, i), t, self.chunks * t.numel()) for i, t in tensors)
-        )
-
-    def _kept_choices(self, layer: int, choices: Choices | None) -> Choices | None:
-        if choices is None:
-            return None
-        pools, experts = choices.pools, choices.experts
-        if pools is not None:
-            rows = enumerate(pools)
-            pools = tuple(self.slabs.put((layer, "pools", b), t, self.tokens * t.shape[1]) for b, t in rows)
-        if experts is not None:
-            total = self.tokens * self.batch_rows * experts.shape[1]
-            experts = self.slabs.put((layer, "experts"), experts, total)
-        return Choices(pools, experts)
-
-    @property
-    def batch_rows(self) -> int:
-        first = self.carries[0][0]
-        return len(first.rows) if isinstance(first, DsaCarry) else len(first.state)
-
-    def held_bytes(self) -> int:
-        """Bytes of everything kept for the window: storages, the d-latents to come, carries, ids."""
-        rows = [s.rows for pair in self.storages() for s in pair]
-        gradients = [
-            latents.rows.numel() * accumulator(latents.rows.dtype).itemsize for latents, _ in self.storages()
-        ]
-        return self.slabs.nbytes + sum(gradients) + sum(t.nbytes for t in rows)
-
-    def count_routing(self, aux: tuple[Aux, ...]) -> None:
-        for layer in aux:
-            if layer.router_counts is not None:
-                seen = layer.router_counts
-                self.router_counts = seen if self.router_counts is None else self.router_counts + seen
-                self.router_rows += layer.router_rows
-
-
 @torch.no_grad()
-def forward_sweep(model: Hybrid, batch: Batch, bounds: Bounds, on_chunk: OnChunk = quiet) -> Tape:
-    """Walk all chunks but the last, keeping what the backward sweep needs."""
-    start_carry = model.initial_carry(len(batch.tokens_BT), batch.length)
-    tape = Tape([start_carry], chunks=len(bounds), tokens=batch.length)
-    for start, end in bounds[:-1]:
-        part = batch.cut(start, end).to(model.device)
-        out = model(part.tokens_BT, tape.carries[-1], skip=part.skip)
+def forward_sweep(
+    model: Hybrid, batch: Batch, bounds: Bounds, on_chunk: OnChunk = quiet, tape: Tape | None = None
+) -> Tape:
+    """Walk all chunks but the last, keeping what the backward sweep needs; goes on where ``tape`` stands."""
+    tape = tape or Tape.open(model, len(batch.tokens_BT), bounds)
+    for start, end in bounds[len(tape.choices) : -1]:
+        part, pieces = tape.piece(batch, start, end)
+        out = model(part.tokens_BT.to(model.device), tape.entering, skip=part.skip, pieces=pieces)
         tape.record(out)
         on_chunk(part.tokens_BT.numel(), "forward")
     tape.choices.append(None)
     return tape
-
-
-def _open_gradients(tape: Tape, with_keys: bool) -> None:
-    """Zeroed d-latent (and d-key) buffers; pooled keys are only replayed where the KL needs them."""
-    for latents, keys in tape.storages():
-        for storage in (latents, keys) if with_keys else (latents,):
-            storage.gradient = torch.zeros_like(storage.rows, dtype=accumulator(storage.rows.dtype))
-
-
-def _seal(tape: Tape) -> None:
-    for latents, keys in tape.storages():
-        latents.sealed = keys.sealed = True
 
 
 def _attach(carry: Carry) -> tuple[Carry, list[Tensor]]:
@@ -174,7 +83,7 @@ def _objective(
 ) -> tuple[Tensor, Losses]:
     """This chunk's share of the step's loss (float64 scalar) and its parts."""
     targets, share = chunk.targets_BT.flatten(), chunk.share_BT
-    hidden, head = out.hidden.flatten(0, 1), model.lm_head.weight
+    hidden, head = model.head(out.hidden.flatten(0, 1))
     nats = linear_cross_entropy(hidden, head, targets, None if share is None else share.flatten())
     losses = Losses(nats=nats.item(), targets=chunk.count_targets(), weight=chunk.weigh_targets())
     total = nats / per.weight
@@ -200,25 +109,25 @@ def backward_sweep(
     on_chunk: OnChunk = quiet,
 ) -> Losses:
     """Chunks from last to first; adds parameter gradients into ``.grad``. The tape is used up."""
-    _open_gradients(tape, with_keys=weights.indexer_kl > 0)
-    losses = Losses()
-    leaving: list[Tensor | None] | None = None
-    for start, end in reversed(bounds):
-        chunk = batch.cut(start, end).to(model.device)
-        carry, leaves = _attach(tape.carries.pop())
-        choices = tape.choices.pop()
-        out = model(chunk.tokens_BT, carry, skip=chunk.skip, choices=choices)
-        if leaving is None:  # the last chunk: only now is everything counted and stored
-            tape.carries.append(out.carry)
-            _seal(tape)
-            tape.carries.pop()
+    tape.open_gradients(with_keys=weights.indexer_kl > 0)
+    for start, end in reversed(bounds[: tape.left]):
+        part, pieces = tape.piece(batch, start, end)
+        chunk = part.to(model.device)
+        entering, choices = tape.take()
+        carry, leaves = _attach(entering)
+        out = model(chunk.tokens_BT, carry, skip=chunk.skip, choices=choices, pieces=pieces)
+        if tape.leaving is None:  # the last chunk: only now is everything counted and stored
+            tape.seal()
             tape.count_routing(out.aux)
-        total, part = _objective(model, out, chunk, tape, weights, per)
-        losses += part
-        _backpropagate(total, out.carry, leaving)
-        leaving = [leaf.grad for leaf in leaves]
+            tape.total_routing()
+        total, losses = _objective(model, out, chunk, tape, weights, per)
+        _backpropagate(total, out.carry, tape.leaving)
+        del out, total, carry  # what is left of this graph would cut the heap up while the next one is built
+        tape.losses += losses
+        tape.leaving = [leaf.grad for leaf in leaves]
+        tape.left -= 1
         on_chunk(chunk.tokens_BT.numel(), "backward")
-    return losses
+    return tape.losses
 
 
 def _backpropagate(total: Tensor, carry: Carry, leaving: list[Tensor | None] | None) -> None:
@@ -238,18 +147,48 @@ def train_window(
     weights: Coefficients,
     per: Denominators,
     on_chunk: OnChunk = quiet,
+    homes: Homes | None = None,
+    journal: WindowJournal | None = None,
+    group: TorchGroup | None = None,
 ) -> Losses:
-    """Both sweeps over one micro-batch: gradients of its share of the step's loss, added to ``.grad``."""
-    tape = forward_sweep(model, batch, bounds, on_chunk)
-    return backward_sweep(model, batch, bounds, tape, weights, per, on_chunk)
+    """Both sweeps over one micro-batch: gradients of its share of the step's loss, added to ``.grad``.
+
+    With a ``group``, its ranks walk the same batch together, each its piece of every chunk: losses and
+    gradients are this rank's share.
+    With a ``journal``, goes on where it says, and keeps it up to date; also when ``on_chunk`` raises.
+    """
+    tape = Tape.open(
+        model, len(batch.tokens_BT), bounds, homes, indexer_kl=weights.indexer_kl > 0, group=group
+    )
+    if journal is not None:
+        journal.restore(tape)
+
+    def after_chunk(tokens: int, sweep: str) -> None:
+        if journal is not None:
+            journal.keep(tape)
+        try:
+            on_chunk(tokens, sweep)
+        except Exception:
+            if journal is not None:
+                journal.save(tape)
+            raise
+
+    forward_sweep(model, batch, bounds, after_chunk, tape)
+    return backward_sweep(model, batch, bounds, tape, weights, per, after_chunk)
 
 
 @torch.no_grad()
-def walk(model: Hybrid, batch: Batch, bounds: Bounds) -> Iterator[tuple[int, int, Tensor]]:
-    """Chunk by chunk, one pass, no graph: (start, end, final hidden states [B, T, D])."""
+def walk(
+    model: Hybrid, batch: Batch, bounds: Bounds, group: TorchGroup | None = None
+) -> Iterator[tuple[int, int, Tensor]]:
+    """Chunk by chunk, one pass, no graph: (start, end, final hidden states [B, T, D]).
+
+    With a ``group``: of this rank's piece of every chunk.
+    """
     carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     for start, end in bounds:
-        part = batch.cut(start, end).to(model.device)
-        out = model(part.tokens_BT, carry, skip=part.skip)
+        part, pieces = (batch.cut(start, end), None) if group is None else group.cut(batch, start, end)
+        out = model(part.tokens_BT.to(model.device), carry, skip=part.skip, pieces=pieces)
         carry = out.carry
-        yield start, end, out.hidden
+        own, stop = (start, end) if group is None else group.cuts(start, end)[group.rank]
+        yield own, stop, out.hidden

@@ -1,8 +1,9 @@
-"""Where a store is written before it is complete: a folder beside its place, locked while its process lives.
+"""Where a store, or another folder, is written before it is complete: beside its place, locked while its
+process lives.
 
 ``.NAME.0123abcd.partial`` holds the files, ``.lock`` of the same name is held with flock by the process
-and its children, ``.replaced`` is the older store while the new one takes its place. The kernel lets go of
-the lock when the last of them is dead, however it died: then the next ingest to that place clears up.
+and its children, ``.replaced`` is the older folder while the new one takes its place. The kernel lets go of
+the lock when the last of them is dead, however it died: then the next writer to that place clears up.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -25,19 +27,32 @@ from genoctx.genome.manifest import MANIFEST
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
 
 
-class Staging:
-    """A store in the making. Get one from ``stage``; the attributes are fixed."""
+@dataclass(frozen=True)
+class Kind:
+    """What is written: ``--force`` replaces nothing else."""
 
-    def __init__(self, target: Path, shown: str | Path, force: bool, lock: IO[bytes]) -> None:
+    noun: str
+    """``a genome store``."""
+    is_one: Callable[[Path], bool]
+    """Whether a folder is one."""
+
+
+STORE = Kind("a genome store", lambda folder: (folder / MANIFEST).is_file())
+
+
+class Staging:
+    """A folder in the making. Get one from ``stage``; the attributes are fixed."""
+
+    def __init__(self, target: Path, shown: str | Path, force: bool, kind: Kind, lock: IO[bytes]) -> None:
         self.target = target
         self.lock = lock
         """Hand its descriptor to child processes: the folder then lives as long as any of them."""
         self.folder = Path(lock.name).with_suffix(".partial")
         self._old = Path(lock.name).with_suffix(".replaced")
-        self._shown, self._force = shown, force
+        self._shown, self._force, self._kind = shown, force, kind
 
     def publish(self) -> None:
-        """Put the finished folder at its place; an older store leaves only once the new one is there.
+        """Put the finished folder at its place; an older one leaves only once the new one is there.
 
         Raises UsageError if the place was taken meanwhile.
         """
@@ -47,7 +62,7 @@ class Staging:
         sync_folder(self.target.parent)
 
     def _moved(self) -> bool:
-        refuse_taken(self.target, self._shown, self._force)
+        refuse_taken(self.target, self._shown, self._force, self._kind)
         if self.target.exists():
             os.rename(self.target, self._old)
         try:
@@ -55,7 +70,7 @@ class Staging:
         except OSError as error:
             if error.errno not in _TAKEN:
                 raise
-            return False  # another process put its store there just now: look again
+            return False  # another process put its own there just now: look again
         return True
 
     def clear(self) -> None:
@@ -67,18 +82,18 @@ class Staging:
 
 
 @contextmanager
-def stage(target: Path, shown: str | Path, force: bool) -> Iterator[Staging]:
+def stage(target: Path, shown: str | Path, force: bool, kind: Kind = STORE) -> Iterator[Staging]:
     """A new locked folder for ``target`` (an absolute path), gone afterwards unless it was published.
 
-    ``shown`` is the path as the user wrote it, ``force`` allows to replace a store. Clears up after dead
+    ``shown`` is the path as the user wrote it, ``force`` allows to replace one of its ``kind``. Clears up after dead
     processes first. Parents that were missing are made, and removed again if the work fails. Raises
     UsageError if the place is taken.
     """
     sweep(target)
-    refuse_taken(target, shown, force)
+    refuse_taken(target, shown, force, kind)
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
-        staging = Staging(target, shown, force, _new_lock(target))
+        staging = Staging(target, shown, force, kind, _new_lock(target))
         try:
             staging.folder.mkdir()
             yield staging
@@ -86,22 +101,22 @@ def stage(target: Path, shown: str | Path, force: bool) -> Iterator[Staging]:
             staging.clear()
     finally:
         for parent in missing:
-            with suppress(OSError):  # not empty: the store, or another process, is in there
+            with suppress(OSError):  # not empty: the folder, or another process, is in there
                 parent.rmdir()
 
 
-def refuse_taken(target: Path, shown: str | Path, force: bool) -> None:
-    """UsageError if ``target`` exists, unless it is a store and ``force`` is given."""
+def refuse_taken(target: Path, shown: str | Path, force: bool, kind: Kind = STORE) -> None:
+    """UsageError if ``target`` exists, unless it is of the ``kind`` and ``force`` is given."""
     if not target.exists():
         return
     if not force:
         raise UsageError(f"{shown} exists already", "choose another place, or replace it with --force")
-    if not (target / MANIFEST).is_file():
-        raise UsageError(f"{shown} is not a genome store: --force will not remove it", "choose another place")
+    if not kind.is_one(target):
+        raise UsageError(f"{shown} is not {kind.noun}: --force will not remove it", "choose another place")
 
 
 def sweep(target: Path) -> None:
-    """Remove what ingests to ``target`` left behind whose processes are dead; a store that one of them had
+    """Remove what writers of ``target`` left behind whose processes are dead; a folder that one of them had
     moved aside goes back to its place."""
     form = re.compile(rf"(\.{re.escape(target.name)}\.[0-9a-f]{{8}})\.(?:partial|replaced|lock)")
     names = os.listdir(target.parent) if target.parent.is_dir() else []
@@ -126,7 +141,7 @@ def _remove(lock: Path, target: Path) -> None:
 
 
 def _settle(old: Path, target: Path) -> None:
-    """A store that was moved aside goes back if nothing took its place, else away."""
+    """A folder that was moved aside goes back if nothing took its place, else away."""
     if old.exists() and not target.exists():
         with suppress(OSError):
             os.rename(old, target)

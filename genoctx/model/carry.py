@@ -9,10 +9,26 @@ so far, R latent width, J pools so far, I index width, K pools kept, W convoluti
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+from genoctx.model.parallel.pieces import Pieces
+
+Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
+"""Gives zeros of a shape and dtype, wherever its owner keeps such things."""
+
+
+def working_like(weight: Tensor) -> Tensor:
+    """An empty tensor on the device of ``weight`` and in the dtype that a layer works in.
+
+    That is the weight's own, but where a sharded weight is gathered in another (genoctx/engine/sharding.py
+    sets ``working_dtype`` on it).
+    """
+    dtype = getattr(weight, "working_dtype", weight.dtype)
+    return torch.empty(0, dtype=dtype, device=weight.device)
 
 
 class Storage:
@@ -22,8 +38,9 @@ class Storage:
     sweep: extending a view of one moves along the recorded rows instead of writing.
     """
 
-    def __init__(self, capacity: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.rows = torch.zeros(capacity, width, dtype=dtype, device=device)
+    def __init__(self, rows: Tensor) -> None:
+        """``rows`` [capacity, width]: zeroed memory."""
+        self.rows = rows
         self.filled = 0
         self.sealed = False
         self.gradient: Tensor | None = None
@@ -40,11 +57,16 @@ class Prefix:
     def rows(self) -> Tensor:
         return self.storage.rows[: self.length]
 
+    def recorded(self, rows: int) -> Prefix | None:
+        """This prefix with the next ``rows`` rows of a finished forward sweep; None where there are none."""
+        end = self.length + rows
+        return Prefix(self.storage, end) if self.storage.sealed and end <= self.storage.filled else None
+
     def extend(self, new: Tensor, multiple: int = 1) -> Prefix:
         """This prefix followed by ``new`` [T, width]; capacity stays a multiple of ``multiple``."""
+        if recorded := self.recorded(len(new)):
+            return recorded
         storage, end = self.storage, self.length + len(new)
-        if storage.sealed and end <= storage.filled:
-            return Prefix(storage, end)
         if storage.sealed or self.length != storage.filled or end > len(storage.rows):
             storage = self._moved(end, multiple)
         storage.rows[self.length : end] = new.detach()
@@ -54,7 +76,7 @@ class Prefix:
     def _moved(self, end: int, multiple: int) -> Storage:
         old = self.storage
         capacity = max(len(old.rows), -(-end * 5 // (4 * multiple)) * multiple)
-        moved = Storage(capacity, old.rows.shape[1], old.rows.dtype, old.rows.device)
+        moved = Storage(old.rows.new_zeros(capacity, old.rows.shape[1]))
         moved.rows[: self.length] = self.rows
         return moved
 
@@ -140,6 +162,8 @@ class Chunk:
     """Per row, how many leading tokens of this chunk are left padding."""
     choices: Choices | None = None
     aux: Aux = field(default_factory=Aux)
+    pieces: Pieces | None = None
+    """Where several ranks share a chunk: ``x`` is this rank's piece, and these are everybody's."""
 
     def valid(self) -> Tensor | None:
         """bool [B, T], or None when no token is padding."""

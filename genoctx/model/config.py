@@ -1,4 +1,4 @@
-"""Shapes of a glm5_next text model, read from a preset or from a hub ``config.json``.
+"""Shapes of a glm5_next text model, as presets and hub configs (genoctx/model/hub_config.py) give them.
 
 Field names are those of the published ``text_config`` (spec section 1.1), so that a hub file and a
 preset speak the same language. No torch here: ``genoctx show preset`` must be instant.
@@ -6,10 +6,7 @@ preset speak the same language. No torch here: ``genoctx show preset`` must be i
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from genoctx.errors import ConfigError
@@ -127,47 +124,3 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-
-def from_hub(raw: Mapping[str, Any]) -> ModelConfig:
-    """Read a hub ``config.json`` (flat, or nested under ``text_config``).
-
-    ``linear_attn_config`` overrides the flat ``linear_*`` fields; ``head_dim`` and everything that
-    does not shape the text model (vision, quantisation, MTP) is ignored (spec section 1.1).
-    """
-    text = dict(raw.get("text_config", raw))
-    linear = text.get("linear_attn_config") or {}
-    for ours, theirs in (
-        ("linear_num_heads", "num_heads"),
-        ("linear_head_dim", "head_dim"),
-        ("linear_conv_kernel_dim", "short_conv_kernel_size"),
-        ("linear_lower_bound", "gate_lower_bound"),
-    ):
-        if theirs in linear:
-            text[ours] = linear[theirs]
-    known = {f.name for f in fields(ModelConfig)}
-    picked: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in text.items() if k in known
-    }
-    picked.setdefault("linear_gate_low_rank", picked.get("linear_head_dim", ModelConfig.linear_head_dim))
-    if "index_kpool" not in picked:
-        raise ConfigError(
-            "the hub config names no index_kpool", "add it: the class default differs from the released model"
-        )
-    return ModelConfig(**picked)
-
-
-def read_hub_config(path: Path) -> ModelConfig:
-    """``from_hub`` of a file; raises ConfigError with the file's name when it is not usable."""
-    try:
-        raw = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read model config {path}: {error}") from error
-    if not isinstance(raw, dict):
-        raise ConfigError(
-            f"model config {path} is not a JSON object", "take the config.json of the checkpoint"
-        )
-    try:
-        return from_hub(raw)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error.message}", error.hint) from error

@@ -22,6 +22,16 @@ def count_active(config: ModelConfig) -> int:
     return count_parameters(config) - len(config.moe_layers) * idle * _expert(config)
 
 
+def count_indexers(config: ModelConfig) -> int:
+    """Parameters of all lightning indexers: frozen unless their KL is on."""
+    return len(config.dsa_layers) * _indexer(config)
+
+
+def count_experts(config: ModelConfig) -> int:
+    """Parameters of all routed experts."""
+    return len(config.moe_layers) * config.n_routed_experts * _expert(config)
+
+
 def _kda(c: ModelConfig) -> int:
     width = c.linear_num_heads * c.linear_head_dim
     low_rank = 2 * c.linear_gate_low_rank * (c.hidden_size + width)

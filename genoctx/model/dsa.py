@@ -13,9 +13,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from genoctx.model.carry import Chunk, DsaCarry, DsaRow, Prefix, Storage
+from genoctx.model.adapter import pair_of
+from genoctx.model.carry import Allocate, Chunk, DsaCarry, DsaRow, Prefix, Storage, working_like
 from genoctx.model.config import ModelConfig
 from genoctx.model.norms import LayerNorm, RMSNorm
+from genoctx.model.parallel.edges import Edges, exchange
+from genoctx.model.parallel.pieces import RowPieces
+from genoctx.model.parallel.rows import extend
 from genoctx_kernels.dsa import indexer_kl, pool_keys, select_pools, sparse_attention
 from genoctx_kernels.dsa.kl import Teacher
 from genoctx_kernels.numerics import accumulator
@@ -74,31 +78,49 @@ class SparseAttention(nn.Module):
         if kl_mode == "off":
             self.indexer.requires_grad_(False)
 
-    def initial_carry(self, batch: int, capacity: int) -> DsaCarry:
-        """Empty prefixes with room for ``capacity`` tokens a row."""
-        weight, pools = self.q_a_proj.weight, -(-capacity // self.pool)
+    def initial_carry(self, batch: int, capacity: int, allocate: Allocate | None = None) -> DsaCarry:
+        """Empty prefixes with room for ``capacity`` tokens a row, in memory from ``allocate``."""
+        weight, pools = working_like(self.q_a_proj.weight), -(-capacity // self.pool)
         width = self.indexer.k_norm.weight.shape[0]
         empty = weight.new_zeros(0, width)
         wide = accumulator(weight.dtype)
+        zeros = allocate or (lambda shape, dtype: weight.new_zeros(shape, dtype=dtype))
 
         def row() -> DsaRow:
-            latents = Storage(pools * self.pool, self.latent, weight.dtype, weight.device)
-            keys = Storage(pools, width, wide, weight.device)
+            latents = Storage(zeros((pools * self.pool, self.latent), weight.dtype))
+            keys = Storage(zeros((pools, width), wide))
             return DsaRow(Prefix(latents), Prefix(keys), empty, empty)
 
         return DsaCarry(tuple(row() for _ in range(batch)))
 
-    def _absorbed(self) -> tuple[Tensor, Tensor]:
-        """W_UK [H, Q, R] and W_UV [H, V, R] from kv_b (per head the first Q rows are keys)."""
-        per_head = self.kv_b_proj.weight.view(self.heads, self.qk + self.v, self.latent)
+    def _per_head(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys' [H, Q, ...] and values' [H, V, ...] rows of kv_b (per head the first Q are keys)."""
+        per_head = rows.unflatten(0, (self.heads, self.qk + self.v))
         return per_head[:, : self.qk], per_head[:, self.qk :]
+
+    def _absorbed_queries(self, q_BTHQ: Tensor) -> Tensor:
+        """q W_UK: queries that meet latents instead of keys, [B, T, H, R]."""
+        keys, _ = self._per_head(self.kv_b_proj.weight)
+        q = torch.einsum("bthq,hqr->bthr", q_BTHQ, keys)
+        if pair := pair_of(self.kv_b_proj, q.dtype):
+            keys, _ = self._per_head(pair.b)
+            q = q + torch.einsum("bthq,hqr->bthr", q_BTHQ, keys) @ pair.a
+        return q
+
+    def _values(self, out_BTHR: Tensor) -> Tensor:
+        """W_UV o: values from sums of latents, [B, T, H, V]."""
+        _, values = self._per_head(self.kv_b_proj.weight)
+        out = torch.einsum("bthr,hvr->bthv", out_BTHR, values)
+        if pair := pair_of(self.kv_b_proj, out.dtype):
+            _, values = self._per_head(pair.b)
+            out = out + torch.einsum("bthr,hvr->bthv", out_BTHR @ pair.a.T, values)
+        return out
 
     def forward(
         self, x: Tensor, chunk: Chunk, carry: DsaCarry
     ) -> tuple[Tensor, DsaCarry, tuple[Tensor, ...], Tensor | None]:
         ql = self.q_a_layernorm(self.q_a_proj(x))
-        w_uk, w_uv = self._absorbed()
-        q = torch.einsum("bthq,hqr->bthr", self.q_b_proj(ql).unflatten(-1, (self.heads, -1)), w_uk)
+        q = self._absorbed_queries(self.q_b_proj(ql).unflatten(-1, (self.heads, -1)))
         latents = self.kv_a_layernorm(self.kv_a_proj_with_mqa(x))
         replayed = chunk.choices.pools if chunk.choices else None
         with_kl = self.kl_mode != "off" and torch.is_grad_enabled()
@@ -107,7 +129,8 @@ class SparseAttention(nn.Module):
         outs, rows, pools, kls = [], [], [], []
         for b, row in enumerate(carry.rows):
             skip = min(chunk.skip[b], x.shape[1])
-            piece = _Piece(self, q[b, skip:], latents[b, skip:], row)
+            at = chunk.pieces.real(b) if chunk.pieces else None
+            piece = _Piece(self, q[b, skip:], latents[b, skip:], row, at)
             if index is not None:
                 piece.index(_cut(index, b, skip), replayed[b] if replayed else None)
             elif replayed is not None:
@@ -117,7 +140,7 @@ class SparseAttention(nn.Module):
             pools.append(piece.pools)
             if with_kl:
                 kls.append(piece.kl(self.kl_mode == "dense"))
-        out = torch.einsum("bthr,hvr->bthv", torch.stack(outs), w_uv)
+        out = self._values(torch.stack(outs))
         kl = torch.stack(kls).sum() if kls else None
         return self.o_proj(out.flatten(-2)), DsaCarry(tuple(rows)), tuple(pools), kl
 
@@ -132,32 +155,65 @@ def _cut(index: IndexInputs, b: int, skip: int) -> IndexInputs:
 
 
 class _Piece:
-    """One row's part of a chunk: extends the prefix, selects, attends, compares."""
+    """One row's part of a chunk: extends the prefix, selects, attends, compares.
 
-    def __init__(self, layer: SparseAttention, q_THR: Tensor, latents_TR: Tensor, row: DsaRow) -> None:
-        self.layer, self.q, self.own = layer, q_THR, latents_TR
-        self.first = row.latents.length
-        self.row = replace(row, latents=row.latents.extend(latents_TR, layer.pool))
+    ``at`` says which tokens of the chunk these are where other ranks have the rest of it.
+    """
+
+    def __init__(
+        self, layer: SparseAttention, q_THR: Tensor, latents_TR: Tensor, row: DsaRow, at: RowPieces | None
+    ) -> None:
+        self.layer, self.q, self.at = layer, q_THR, at
+        self.start = row.latents.length
+        self.first = self.start + (at.before if at else 0)
+        prefix, self.own = self._extended(row.latents, latents_TR, at, "latents", layer.pool)
+        self.row = replace(row, latents=prefix)
         self.scale = layer.qk**-0.5
         self.pools: Tensor
 
+    @staticmethod
+    def _extended(
+        prefix: Prefix, own: Tensor, at: RowPieces | None, kind: str, multiple: int = 1
+    ) -> tuple[Prefix, Tensor]:
+        return (prefix.extend(own, multiple), own) if at is None else extend(prefix, own, at, kind, multiple)
+
     def index(self, inputs: IndexInputs, replayed: Tensor | None) -> None:
         """Pool the new keys (with the open pool's) and choose, unless the choice is given."""
-        pool, row = self.layer.pool, self.row
-        k, gate = torch.cat((row.open_k, inputs.k)), torch.cat((row.open_gate, inputs.gate))
+        pool, row, at = self.layer.pool, self.row, self.at
+        open_k, open_gate, leaving = row.open_k, row.open_gate, None
+        if at is not None:
+            open_k, open_gate, *leaving = self._open_pools(inputs, at)
+        k, gate = torch.cat((open_k, inputs.k)), torch.cat((open_gate, inputs.gate))
         self.inputs = inputs
         with torch.set_grad_enabled(k.requires_grad):
-            self.own_keys = pool_keys(k, gate, self.layer.indexer.index_kpool_compress_ape)
-        whole = len(self.own_keys) * pool
+            own_keys = pool_keys(k, gate, self.layer.indexer.index_kpool_compress_ape)
+        whole = len(own_keys) * pool
         # clones: a view of these few rows would keep the whole chunk's keys alive in every carry
-        self.row = DsaRow(
-            row.latents, row.keys.extend(self.own_keys), k[whole:].clone(), gate[whole:].clone()
-        )
+        open_k, open_gate = leaving or (k[whole:].clone(), gate[whole:].clone())
+        completed = at.pools(self.start, pool) if at else None
+        keys, self.own_keys = self._extended(row.keys, own_keys, completed, "pooled keys")
+        self.row = DsaRow(row.latents, keys, open_k, open_gate)
         if replayed is not None:
             self.pools = replayed
         else:
-            keys = self.row.keys.rows
-            self.pools = select_pools(inputs.q, inputs.weights, keys, self.first, pool, self.layer.top)
+            self.pools = select_pools(
+                inputs.q, inputs.weights, self._seen_keys(), self.first, pool, self.layer.top
+            )
+
+    def _open_pools(self, inputs: IndexInputs, at: RowPieces) -> tuple[Tensor, ...]:
+        """Keys and gates of the pool that is open before this rank's piece, and behind the chunk."""
+        pool, row, group = self.layer.pool, self.row, at.group
+        positions = [self.start + sum(at.counts[:rank]) for rank in range(group.size + 1)]
+        needs = tuple(position % pool for position in positions)
+        edges = Edges(group, at.counts, pool - 1, len(row.open_k), needs, "open pools")
+        own = torch.cat((inputs.k, inputs.gate), -1)[len(inputs.k) - edges.given(group.rank) :]
+        tail = torch.cat((row.open_k, row.open_gate), -1)
+        before, after = exchange(own.unsqueeze(0), tail.unsqueeze(0), edges)
+        return *before.squeeze(0).chunk(2, -1), *after.squeeze(0).chunk(2, -1)
+
+    def _seen_keys(self) -> Tensor:
+        """Keys of the pools that are complete at this piece's last token."""
+        return self.row.keys.storage.rows[: (self.first + len(self.q)) // self.layer.pool]
 
     def attend(self) -> Tensor:
         storage = self.row.latents.storage
@@ -173,16 +229,15 @@ class _Piece:
         )
 
     def kl(self, dense: bool) -> Tensor:
-        keys = self.row.keys
         teacher = Teacher(self.q.detach(), self.row.latents.storage.rows, self.scale)
         return indexer_kl(
             self.inputs.q,
             self.inputs.weights,
             self.own_keys,
-            keys.rows,
+            self._seen_keys(),
             teacher,
             ids_TK=None if dense else self.pools,
             first=self.first,
             pool=self.layer.pool,
-            d_keys_JD=keys.storage.gradient,
+            d_keys_JD=self.row.keys.storage.gradient,
         )

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from genoctx.model.adapter import Lora, pair_of
 from genoctx.model.block import LM_ONLY, Layer, Objectives
-from genoctx.model.carry import Aux, Carry, Choices, Chunk, LayerCarry
+from genoctx.model.carry import Allocate, Aux, Carry, Choices, Chunk, LayerCarry
 from genoctx.model.config import ModelConfig
 from genoctx.model.dsa import SparseAttention
 from genoctx.model.kda import KimiDeltaAttention
 from genoctx.model.norms import RMSNorm
+from genoctx.model.parallel.pieces import Pieces
 
 FP32_HELD = ("A_log", "dt_bias", "_base", "_scale", "e_score_correction_bias")
 """Parameters the hub stores, and we keep, in float32 whatever the model's dtype."""
@@ -27,7 +29,7 @@ class Output(NamedTuple):
     """What the model says about one chunk."""
 
     hidden: Tensor
-    """Final normed hidden states [B, T, D]; multiply by ``lm_head.weight`` for logits."""
+    """Final normed hidden states [B, T, D]; ``Hybrid.head`` makes factors of logits of them."""
     carry: Carry
     choices: tuple[Choices | None, ...]
     aux: tuple[Aux, ...]
@@ -39,23 +41,35 @@ class Hybrid(nn.Module):
     def __init__(self, config: ModelConfig, objectives: Objectives = LM_ONLY) -> None:
         super().__init__()
         self.config = config
+        self.lora: Lora | None = None
+        """The adapters beside the weights, where there are some (genoctx/model/lora.py)."""
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size, config.pad_token_id)
         self.layers = nn.ModuleList(Layer(config, i, objectives) for i in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def head(self, hidden_MD: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of the logits, [M, D] and [V, D]; an adapter of the head makes D wider by its rank."""
+        weight, pair = self.lm_head.weight, pair_of(self.lm_head, hidden_MD.dtype)
+        if pair is None:
+            return hidden_MD, weight
+        return torch.cat((hidden_MD, hidden_MD @ pair.a.T), -1), torch.cat((weight, pair.b), -1)
 
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.embed_tokens.weight.device
 
-    def initial_carry(self, batch: int, capacity: int) -> Carry:
-        """The carry before the first token; DSA prefixes get room for ``capacity`` tokens a row."""
+    def initial_carry(self, batch: int, capacity: int, allocate: Allocate | None = None) -> Carry:
+        """The carry before the first token; DSA prefixes get room for ``capacity`` tokens a row.
+
+        Their memory comes from ``allocate``; without, it is where the weights are.
+        """
         carries: list[LayerCarry] = []
         for layer in self.layers:
             mixer = layer.self_attn
             if isinstance(mixer, SparseAttention):
-                carries.append(mixer.initial_carry(batch, capacity))
+                carries.append(mixer.initial_carry(batch, capacity, allocate))
             else:
                 assert isinstance(mixer, KimiDeltaAttention)
                 carries.append(mixer.initial_carry(batch))
@@ -68,18 +82,20 @@ class Hybrid(nn.Module):
         *,
         skip: Sequence[int] | None = None,
         choices: Sequence[Choices | None] | None = None,
+        pieces: Pieces | None = None,
     ) -> Output:
         """One chunk of tokens (int64 [B, T]) continuing from ``carry``.
 
         ``skip`` counts the left-padding tokens of this chunk per row; ``choices`` replays recorded
-        selections, one entry per layer.
+        selections, one entry per layer. With ``pieces``, ``tokens_BT`` is this rank's piece of the chunk
+        (T >= 0) and so is what comes out, but for the carry, which is the whole chunk's on every rank.
         """
         x = self.embed_tokens(tokens_BT).unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1).contiguous()
-        chunk = Chunk(x, tuple(skip) if skip else (0,) * len(tokens_BT))
+        chunk = Chunk(x, tuple(skip) if skip else (0,) * len(tokens_BT), pieces=pieces)
         carries, made, aux = [], [], []
         for i, layer in enumerate(self.layers):
             given = choices[i] if choices else None
-            chunk, next_carry = layer(Chunk(chunk.x, chunk.skip, given), carry[i])
+            chunk, next_carry = layer(Chunk(chunk.x, chunk.skip, given, pieces=pieces), carry[i])
             carries.append(next_carry)
             made.append(chunk.choices)
             aux.append(chunk.aux)

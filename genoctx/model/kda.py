@@ -8,9 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from genoctx.model.carry import Chunk, KdaCarry
+from genoctx.model.carry import Chunk, KdaCarry, working_like
 from genoctx.model.config import ModelConfig
 from genoctx.model.norms import l2_normalise
+from genoctx.model.parallel.edges import Edges, exchange
+from genoctx.model.parallel.pieces import Pieces
+from genoctx.model.parallel.state import kda_piece
 from genoctx_kernels.conv import short_conv
 from genoctx_kernels.kda import kda
 from genoctx_kernels.numerics import accumulator, up
@@ -55,7 +58,7 @@ class KimiDeltaAttention(nn.Module):
         self.o_proj = _linear(inner, hidden)
 
     def initial_carry(self, batch: int) -> KdaCarry:
-        weight = self.q_proj.weight
+        weight = working_like(self.q_proj.weight)
         tail = weight.new_zeros(batch, self.conv_width - 1, self.heads * self.width)
         state = weight.new_zeros(batch, self.heads, self.width, self.width, dtype=accumulator(weight.dtype))
         return KdaCarry((tail, tail, tail), state)
@@ -77,15 +80,39 @@ class KimiDeltaAttention(nn.Module):
         valid = chunk.valid()
         if valid is not None:
             x = x * valid.unsqueeze(-1)
-        convolved, tails = [], []
-        for name, tail in zip("qkv", carry.tails, strict=True):
-            raw = getattr(self, f"{name}_proj")(x)
-            y, tail = short_conv(raw, getattr(self, f"{name}_conv1d").weight.squeeze(1), tail)
-            convolved.append(y.unflatten(-1, (self.heads, -1)))
-            tails.append(tail)
-        q, k, v = convolved
+        (q, k, v), tails = self._convolved(x, chunk, carry)
         q = l2_normalise(q) * self.width**-0.5
         beta = torch.sigmoid(self.b_proj(x))
-        out, state = kda(q, l2_normalise(k), v, self._log_decay(x), up(beta), carry.state)
+        inputs = (q, l2_normalise(k), v, self._log_decay(x), up(beta), carry.state)
+        out, state = kda_piece(*inputs, chunk.pieces.group) if chunk.pieces else kda(*inputs)
         y = self.o_proj(self._gated(out, x).flatten(-2))
         return y, KdaCarry((tails[0], tails[1], tails[2]), state)
+
+    def _convolved(self, x: Tensor, chunk: Chunk, carry: KdaCarry) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """q, k, v [B, T, H, K] after their convolutions, and the tails that leave the chunk."""
+        if chunk.pieces is not None:
+            return self._convolved_piece(x, chunk.pieces, carry)
+        convolved, tails = [], []
+        for name, tail in zip("qkv", carry.tails, strict=True):
+            y, tail = self._conv(name, getattr(self, f"{name}_proj")(x), tail)
+            convolved.append(y)
+            tails.append(tail)
+        return convolved, tuple(tails)
+
+    def _convolved_piece(
+        self, x: Tensor, pieces: Pieces, carry: KdaCarry
+    ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+        """The same where the tokens before this piece are another rank's."""
+        raws = [getattr(self, f"{name}_proj")(x) for name in "qkv"]
+        width = self.conv_width - 1
+        needs = (width,) * (pieces.group.size + 1)
+        edges = Edges(pieces.group, pieces.lengths, width, width, needs, "kda halo")
+        first = x.shape[1] - edges.given(pieces.group.rank)
+        own = torch.cat([raw[:, first:] for raw in raws], -1)
+        before, after = exchange(own, torch.cat(carry.tails, -1), edges)
+        triples = zip("qkv", raws, before.chunk(3, -1), strict=True)
+        return [self._conv(*triple)[0] for triple in triples], tuple(t.clone() for t in after.chunk(3, -1))
+
+    def _conv(self, name: str, raw: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
+        y, tail = short_conv(raw, getattr(self, f"{name}_conv1d").weight.squeeze(1), tail)
+        return y.unflatten(-1, (self.heads, -1)), tail

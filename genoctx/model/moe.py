@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from genoctx.model.adapter import LowRank
 from genoctx.model.carry import Aux, Choices, Chunk
 from genoctx.model.config import ModelConfig
-from genoctx_kernels.moe import routed_experts
+from genoctx_kernels.moe import Pair, routed_experts
 from genoctx_kernels.numerics import up
 from genoctx_kernels.swiglu import clamped_swiglu
 from genoctx_kernels.topk import best_columns
@@ -39,10 +40,36 @@ class Experts(nn.Module):
         self.gate_up_proj = nn.Parameter(torch.empty(experts, 2 * inner, hidden))
         self.down_proj = nn.Parameter(torch.empty(experts, hidden, inner))
         self.limit = config.swiglu_limit
+        self.adapters = nn.ModuleDict()
+        """By the hub's name of a projection: gate_proj, up_proj, down_proj."""
+
+    def adaptable(self) -> dict[str, Tensor]:
+        """The weights [E, outputs, inputs] that an adapter may be added to, by the hub's names."""
+        gate, up = self.gate_up_proj.chunk(2, 1)
+        return {"gate_proj": gate, "up_proj": up, "down_proj": self.down_proj}
 
     def forward(self, x_MD: Tensor, experts_MA: Tensor, weights_MA: Tensor) -> Tensor:
         """sum over the chosen experts of weight * expert(x)."""
-        return routed_experts(x_MD, experts_MA, weights_MA, self.gate_up_proj, self.down_proj, self.limit)
+        args = (x_MD, experts_MA, weights_MA, self.gate_up_proj, self.down_proj, self.limit)
+        return routed_experts(*args, *self._pairs(x_MD.dtype)) if self.adapters else routed_experts(*args)
+
+    def _pairs(self, dtype: torch.dtype) -> tuple[Pair | None, Pair | None]:
+        """The adapters of gate and up as one (A stacked, B on the diagonal), and that of down."""
+        pairs: dict[str, Pair] = {}
+        for name, adapter in self.adapters.items():
+            assert isinstance(adapter, LowRank)
+            pairs[name] = adapter.pair(dtype)
+        gate, up = pairs.get("gate_proj"), pairs.get("up_proj")
+        ranks = [p.a.shape[1] for p in (gate, up) if p]
+        inner = None
+        if gate or up:
+            width = self.gate_up_proj.shape[1] // 2
+            a = torch.cat([p.a for p in (gate, up) if p], 1)
+            zeros = [a.new_zeros(len(a), width, rank) for rank in ranks]
+            gate_row = torch.cat([gate.b, *zeros[1:]], 2) if gate else zeros[0]
+            up_row = torch.cat([*zeros[:-1], up.b], 2) if up else zeros[0]
+            inner = Pair(a, torch.cat((gate_row, up_row), 1))
+        return inner, pairs.get("down_proj")
 
 
 class Router(nn.Module):
@@ -53,10 +80,13 @@ class Router(nn.Module):
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
         self.e_score_correction_bias = nn.Parameter(torch.zeros(config.n_routed_experts), requires_grad=False)
         self.top, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
+        self.adapter: LowRank | None = None
 
     def forward(self, x_MD: Tensor, experts: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [M, E], chosen experts int64 [M, A] (the given ones, if any), their weights [M, A]."""
         logits = up(x_MD) @ up(self.weight).T
+        if self.adapter is not None:
+            logits = logits + self.adapter(up(x_MD))
         scores = torch.sigmoid(logits)
         if experts is None:
             experts = best_columns(scores.detach() + up(self.e_score_correction_bias), self.top)

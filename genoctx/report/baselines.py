@@ -1,4 +1,5 @@
-"""Baselines beside the model's loss: Markov models trained on the training windows alone.
+"""Baselines beside the model's loss: Markov models trained on the training windows alone, and what can be
+learned within a window.
 
 The order is chosen by cross-validation on the training contigs, never on held-out bases: a high
 order that looks harmless in training can be worse than a uniform guess.
@@ -9,25 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from genoctx.errors import InputError
 from genoctx.genome.codec import scored_bases
+from genoctx.report.adaptive import AdaptiveModel
 from genoctx.report.ledger import Ledger, LedgerBuilder
-from genoctx.report.markov import BACKOFF, MarkovCounts, MarkovModel, score, score_orders
+from genoctx.report.markov import MarkovCounts, MarkovModel, score, score_orders
 
 __all__ = [
+    "ADAPTIVE",
     "CrossValidation",
     "Fetch",
     "MarkovCounts",
     "MarkovModel",
     "TrainPiece",
+    "all_baselines",
     "baseline_ledger",
     "cross_validate",
     "fit_best_order",
-    "markov_baselines",
     "score",
 ]
 
@@ -36,6 +39,8 @@ Fetch = Callable[[str, int, int], np.ndarray]
 TrainPiece = tuple[str, np.ndarray]
 """Contig name and uint8 codes of one stretch of training sequence (a memory map is fine)."""
 
+ADAPTIVE = "adaptive"
+"""The baseline that learns within a window."""
 MAX_ORDER = 11
 FOLDS = 4
 STRETCH = 1 << 18
@@ -147,8 +152,18 @@ def _sample(group: Sequence[np.ndarray], bases: int) -> list[np.ndarray]:
     return [stretches[i] for i in np.linspace(0, len(stretches) - 1, wanted).round().astype(int)]
 
 
+class Scorer(Protocol):
+    """A model that a baseline is made of."""
+
+    def about(self) -> dict[str, Any]:
+        """JSON values for a ledger's header."""
+
+    def nats(self, codes: np.ndarray, first: bool = False) -> np.ndarray:
+        """Float64 nats of each base of one window of uint8 ``codes``; NaN where there is no target."""
+
+
 def baseline_ledger(
-    ledger: Ledger, fetch: Fetch, model: MarkovModel, about: Mapping[str, Any] | None = None
+    ledger: Ledger, fetch: Fetch, model: Scorer, about: Mapping[str, Any] | None = None
 ) -> Ledger:
     """The ledger of ``model`` on exactly the windows, blocks and bases of ``ledger``.
 
@@ -157,12 +172,7 @@ def baseline_ledger(
     """
     kept = ("store", "store_digest", "windows", "windows_digest", "split", "context", "created")
     header = {key: ledger.header[key] for key in kept if key in ledger.header}
-    header |= {
-        "model": f"Markov order {model.order}",
-        "order": model.order,
-        "backoff": BACKOFF,
-        **(about or {}),
-    }
+    header |= {**model.about(), **(about or {})}
     letters, prefixed = int(ledger.header.get("token_bases", 1)), bool(ledger.header.get("prefixed"))
     builder = LedgerBuilder(header, ledger.contigs, ledger.block)
     for index, contig_index, start, end in ledger.windows.tolist():
@@ -173,7 +183,7 @@ def baseline_ledger(
             raise InputError(
                 f"{contig} has no bases {start + 1} to {end} in this store", "was it ingested again?"
             )
-        nats = score(model, codes, first=prefixed)
+        nats = model.nats(codes, prefixed)
         target = np.flatnonzero(scored_bases(codes, letters, prefixed))
         builder.add(index, contig, start + target, nats[target], nats[target])
     for reason, bases in ledger.excluded.items():
@@ -191,10 +201,11 @@ def baseline_ledger(
     return baseline
 
 
-def markov_baselines(
+def all_baselines(
     ledger: Ledger, fetch: Fetch, train_pieces: Sequence[TrainPiece], max_order: int = MAX_ORDER
 ) -> dict[str, Ledger]:
-    """``order-0`` and the best ``order-k`` on the bases of ``ledger``; headers carry how k was chosen."""
+    """``order-0``, the best ``order-k`` and ``adaptive`` on the bases of ``ledger``; headers carry how k was
+    chosen."""
     chosen = cross_validate(train_pieces, max_order)
     baselines = {}
     for order in sorted({0, chosen.order}):
@@ -202,4 +213,4 @@ def markov_baselines(
         if order == chosen.order:
             about["cross_validation"] = chosen.as_dict()
         baselines[f"order-{order}"] = baseline_ledger(ledger, fetch, chosen.counts.model(order), about)
-    return baselines
+    return {**baselines, ADAPTIVE: baseline_ledger(ledger, fetch, AdaptiveModel())}

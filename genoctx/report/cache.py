@@ -12,14 +12,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from genoctx.errors import InputError
-from genoctx.report.baselines import MAX_ORDER, TrainPiece, markov_baselines
+from genoctx.report.baselines import MAX_ORDER, TrainPiece, all_baselines
 from genoctx.report.ledger import Ledger
 from genoctx.report.markov import BACKOFF
 from genoctx.report.npz import read_npz, write_npz
 
 KIND = "genoctx-baselines"
 FILE = "baselines.npz"
-VERSION = 1
+VERSION = 2
 """Raise it when a baseline changes, so that kept ones are computed again."""
 
 
@@ -44,7 +44,7 @@ class Genome(Protocol):
 def genome_baselines(
     ledger: Ledger, genome: Genome, training: Iterable[Stretch], keep: Path
 ) -> dict[str, Ledger]:
-    """Markov baselines on the bases of ``ledger``, trained on ``training`` windows.
+    """Baselines on the bases of ``ledger``, those of a fixed order trained on ``training`` windows.
 
     They are kept in the file ``keep`` where it can be written.
     Raises InputError where nothing is there to train on or the genome is not the ledger's.
@@ -54,7 +54,7 @@ def genome_baselines(
     ]
     if not pieces:
         raise InputError("the window table has no training windows", "cut the store with `genoctx windows`")
-    baselines = markov_baselines(ledger, genome.codes, pieces)
+    baselines = all_baselines(ledger, genome.codes, pieces)
     with contextlib.suppress(OSError):  # a read-only place costs time, not baselines
         save_baselines(keep, ledger, baselines)
     return baselines
@@ -95,6 +95,9 @@ def load_baselines(path: Path, ledger: Ledger) -> dict[str, Ledger] | None:
             nats_full_sum=nats,
             nats_acgt_sum=nats,
             nats_full_sq_sum=squares,
+            strata=None,
+            positions=None,
+            calibration=None,
         )
         for name, (nats, squares) in zip(meta["names"], arrays["sums"], strict=True)
     }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class MarkovCounts:
     def add(self, codes: np.ndarray) -> None:
         """Count one stretch of uint8 codes, nothing being known before its first base."""
         for piece, skip in _pieces(codes, self.order):
-            known = _bases_before(piece)
+            known = bases_before(piece)
             target = piece < 4
             target[:skip] = False
             for k, word in enumerate(_words(piece, self.order)):
@@ -84,9 +85,17 @@ class MarkovModel:
     words: tuple[np.ndarray, ...]
     contexts: tuple[np.ndarray, ...]
 
+    def about(self) -> dict[str, Any]:
+        """JSON values for a ledger's header."""
+        return {"model": f"Markov order {self.order}", "order": self.order, "backoff": BACKOFF}
+
+    def nats(self, codes: np.ndarray, first: bool = False) -> np.ndarray:
+        """As ``score``."""
+        return score(self, codes, first)
+
     def probabilities(self, piece: np.ndarray) -> Iterator[np.ndarray]:
         """The probability of every base of ``piece`` by order 0, 1, .. ``order``: float64, junk at breaks."""
-        known = _bases_before(piece)
+        known = bases_before(piece)
         p = np.full(len(piece), 0.25)
         for k, word in enumerate(_words(piece, self.order)):
             longer = (self.words[k][word] + BACKOFF * p) / (self.contexts[k][word >> 2] + BACKOFF)
@@ -137,7 +146,7 @@ def _pieces(codes: np.ndarray, order: int) -> Iterator[tuple[np.ndarray, int]]:
         yield np.asarray(codes[start - skip : start + PIECE]), skip
 
 
-def _bases_before(piece: np.ndarray) -> np.ndarray:
+def bases_before(piece: np.ndarray) -> np.ndarray:
     """How many bases stand before each place, back to the nearest break or the start of the piece."""
     place = np.arange(len(piece))
     last_break = np.maximum.accumulate(np.where(piece >= 4, place, -1))

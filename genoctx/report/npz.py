@@ -28,9 +28,9 @@ def write_npz(path: Path, kind: str, meta: Mapping[str, Any], arrays: Mapping[st
 
 
 def read_npz(
-    path: Path, kind: str, dtypes: Mapping[str, str]
+    path: Path, kind: str, dtypes: Mapping[str, str], optional: Mapping[str, str] | None = None
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The meta object and the arrays named in ``dtypes``, each of exactly that dtype.
+    """The meta object, the arrays named in ``dtypes``, and what is there of ``optional``; exactly so typed.
 
     Raises InputError where the file is missing, broken, or not of this ``kind``.
     """
@@ -42,14 +42,15 @@ def read_npz(
                     f"{path} is not a {kind} file but {found}", "give the file that `genoctx eval` wrote"
                 )
             meta = json.loads(str(file["meta"]))
-            arrays = {name: file[name] for name in dtypes}
+            wanted = {**dtypes, **{name: dtype for name, dtype in (optional or {}).items() if name in file}}
+            arrays = {name: file[name] for name in wanted}
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "`genoctx eval` writes ledgers") from None
     except _BROKEN as error:
         raise InputError(
             f"{path} cannot be read as a {kind} file: {error}", "run `genoctx eval` again"
         ) from error
-    for name, dtype in dtypes.items():
+    for name, dtype in wanted.items():
         if arrays[name].dtype != np.dtype(dtype):
             raise InputError(
                 f"{path}: {name} is {arrays[name].dtype}, not {dtype}", "run `genoctx eval` again"

@@ -1,12 +1,14 @@
 """What a ledger is: rows of additive sums of held-out loss, their file, their checks.
 
 One row per (window, block); a block is a stretch of ``block`` bases aligned to contig coordinates.
-Rows hold sums and counts, never means, so ledgers of ranks or of pieces merge by addition.
+Rows hold sums and counts, never means, so ledgers of ranks or of pieces merge by addition. The same
+bases by stratum, position and probability stand beside them (``strata.py``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,26 @@ import numpy as np
 
 from genoctx.errors import InputError
 from genoctx.report.npz import read_npz, write_npz
+from genoctx.report.strata import (
+    CALIBRATION_DTYPES,
+    POSITION_DTYPES,
+    STRATA_DTYPES,
+    Calibration,
+    Positions,
+    Strata,
+    strictly_ascending,
+)
 
-SCHEMA = 1
+SCHEMA = 2
+OLDEST_SCHEMA = 1
+"""Ledgers of schema 1 have rows alone."""
 KIND = "genoctx-ledger"
 BLOCK = 8192
 
-IDENTITY = ("schema", "model", "checkpoint", "step", "store_digest", "windows_digest", "split", "context")
+IDENTITY = (
+    *("schema", "model", "checkpoint", "step", "store_digest", "windows_digest"),
+    *("split", "context", "strand"),
+)
 """Header keys that must agree before two ledgers are parts of one evaluation."""
 
 SUMS = ("nats_full_sum", "nats_acgt_sum", "nats_full_sq_sum")
@@ -32,6 +48,7 @@ _DTYPES = {
     "count": "i8",
     **dict.fromkeys(SUMS, "f8"),
 }
+_PARTS = {"strata": STRATA_DTYPES, "positions": POSITION_DTYPES, "calibration": CALIBRATION_DTYPES}
 
 
 @dataclass(frozen=True)
@@ -63,7 +80,9 @@ class Ledger:
     header: dict[str, Any]
     """JSON values. The report reads ``schema``; ``model``, ``checkpoint`` (a digest), ``step``; ``store`` and
     ``windows`` (paths), ``store_digest``, ``windows_digest``, ``split``; ``context``, ``chunk`` (in tokens);
-    ``created``, ``command``. Other keys are kept. The digest of the table is the sha256 (hex) of its file."""
+    ``strand`` (``+``: windows as in the table; ``-``: each from its other end); ``limit`` (windows at most;
+    0: all of the split); ``created``, ``command``. Other keys are kept. The digest of the table is the sha256
+    (hex) of its file."""
     contigs: tuple[str, ...]
     block: int
     """Bases per block."""
@@ -85,6 +104,9 @@ class Ledger:
     """float64 [rows]: squares of the full-vocabulary nats."""
     excluded: dict[str, int]
     """Bases of the windows that were no targets, by reason."""
+    strata: Strata | None = None
+    positions: Positions | None = None
+    calibration: Calibration | None = None
 
     def totals(self) -> Totals:
         """Sums over all rows, exact whatever their order."""
@@ -93,26 +115,41 @@ class Ledger:
 
     def save(self, path: str | Path) -> None:
         """Write the ledger as ``.npz``, by temporary file and rename."""
+        parts = [part for part in _PARTS if getattr(self, part) is not None]
         meta = {
             "header": self.header,
             "contigs": self.contigs,
             "block": self.block,
             "excluded": self.excluded,
+            "parts": parts,
+            "strata": self.strata.names if self.strata else (),
         }
-        write_npz(Path(path), KIND, meta, {name: getattr(self, name) for name in _DTYPES})
+        arrays = {name: getattr(self, name) for name in _DTYPES}
+        for part in parts:
+            held = getattr(self, part)
+            arrays |= {f"{part}.{name}": getattr(held, name) for name in _PARTS[part]}
+        write_npz(Path(path), KIND, meta, arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> Ledger:
         """Read a ledger. Raises InputError where the file is broken, foreign or from a newer genoctx."""
-        meta, arrays = read_npz(Path(path), KIND, _DTYPES)
+        optional = {f"{part}.{name}": kind for part, kinds in _PARTS.items() for name, kind in kinds.items()}
+        meta, arrays = read_npz(Path(path), KIND, _DTYPES, optional)
         try:
             schema = meta["header"]["schema"]
-            if schema != SCHEMA:
+            if schema not in range(OLDEST_SCHEMA, SCHEMA + 1):
                 raise InputError(
-                    f"{path} has ledger schema {schema}, this genoctx reads {SCHEMA}", "update genoctx"
+                    f"{path} has ledger schema {schema}, this genoctx reads {OLDEST_SCHEMA} to {SCHEMA}",
+                    "update genoctx",
                 )
+            rows: dict[str, Any] = {name: arrays[name] for name in _DTYPES}
             ledger = cls(
-                meta["header"], tuple(meta["contigs"]), meta["block"], **arrays, excluded=meta["excluded"]
+                meta["header"],
+                tuple(meta["contigs"]),
+                meta["block"],
+                **rows,
+                excluded=meta["excluded"],
+                **_read_parts(meta, arrays),
             )
             wrong = ledger.problem()
         except (KeyError, TypeError, IndexError, ValueError) as error:
@@ -123,15 +160,29 @@ class Ledger:
 
     def problem(self) -> str:
         """What is wrong with the rows, in words; empty if nothing is."""
+        return " and ".join(wrong for wrong in self._problems() if wrong)
+
+    def _problems(self) -> Iterator[str]:
+        """The first thing that is wrong with the rows, or what is with the parts beside them."""
+        if wrong := self._problem_of_rows():
+            yield wrong
+            return
+        scored = int(self.count.sum())
+        if self.strata is not None:
+            yield self.strata.problem(self.window, self.block_start, self.count)
+        if self.positions is not None:
+            yield self.positions.problem(scored)
+        if self.calibration is not None:
+            yield self.calibration.problem(scored)
+
+    def _problem_of_rows(self) -> str:
         rows = len(self.count)
-        if self.windows.ndim != 2 or self.windows.shape[1] != 4:
-            return "the window table has no four columns"
-        if self.block < 1 or not np.isin(self.windows[:, 1], np.arange(len(self.contigs))).all():
-            return "windows on contigs that are not listed"
+        if wrong := problem_of_windows(self.windows, self.contigs, self.block):
+            return wrong
         if any(getattr(self, name).shape != (rows,) for name in _DTYPES if name != "windows"):
             return "columns of different lengths"
         indices = self.windows[:, 0]
-        if (np.diff(indices) <= 0).any() or not np.isin(self.window, indices).all():
+        if not np.isin(self.window, indices).all():
             return "rows of windows that are not in the window table"
         mine = self.windows[np.searchsorted(indices, self.window)] if rows else np.zeros((0, 4), np.int64)
         if (mine[:, 1] != self.contig).any() or (self.block_start % self.block).any():
@@ -140,9 +191,36 @@ class Ledger:
         room = stop - np.maximum(mine[:, 2], self.block_start)
         if rows and ((self.count < 1).any() or (self.count > room).any()):
             return "a base counted twice, or a row without bases"
+        if not strictly_ascending(self.window, self.block_start):
+            return "rows that are not sorted, or a block that has two"
         if not all(np.isfinite(getattr(self, name)).all() for name in SUMS):
             return "a loss that is not a number"
         return ""
+
+
+def problem_of_windows(windows: np.ndarray, contigs: tuple[str, ...], block: int) -> str:
+    """What is wrong with the windows of a ledger, in words; empty if nothing is."""
+    if windows.ndim != 2 or windows.shape[1] != 4:
+        return "the window table has no four columns"
+    if block < 1 or not np.isin(windows[:, 1], np.arange(len(contigs))).all():
+        return "windows on contigs that are not listed"
+    if (np.diff(windows[:, 0]) <= 0).any():
+        return "a window that is there twice, or windows that are not sorted"
+    return ""
+
+
+def _read_parts(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The parts that the file says it has; KeyError for one that it has not."""
+    found: dict[str, Any] = {
+        part: {name: arrays[f"{part}.{name}"] for name in _PARTS[part]} for part in meta.get("parts", ())
+    }
+    if "strata" in found:
+        found["strata"] = Strata(tuple(meta["strata"]), **found["strata"])
+    if "positions" in found:
+        found["positions"] = Positions(**found["positions"])
+    if "calibration" in found:
+        found["calibration"] = Calibration(**found["calibration"])
+    return found
 
 
 def bits_per_base(nats: float, count: int) -> float:

@@ -8,13 +8,14 @@ blocks: bits per base is nats / (ln 2 x bases), divided once.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from genoctx.errors import InputError, UsageError
-from genoctx.report.ledger import Ledger, with_contigs
+from genoctx.errors import UsageError
+from genoctx.report.blocks import Blocks
 
 LN2 = math.log(2)
 MIN_BLOCKS = 8
@@ -23,38 +24,6 @@ FEW_BLOCKS = 30
 """Up to this many blocks the interval comes from the t distribution."""
 DRAWN_AT_A_TIME = 1 << 15
 """Blocks drawn at a time: what stays in the cache is several times faster."""
-
-
-@dataclass(frozen=True, eq=False)
-class Blocks:
-    """A ledger's sums by block, sorted by contig and start; windows that share a block add up."""
-
-    size: int
-    """Bases per block."""
-    contigs: tuple[str, ...]
-    contig: np.ndarray
-    """int64 [blocks]: index into ``contigs``."""
-    start: np.ndarray
-    """int64 [blocks]: first base of the block."""
-    count: np.ndarray
-    """int64 [blocks]: scored bases."""
-    nats_full: np.ndarray
-    """float64 [blocks]."""
-    nats_acgt: np.ndarray
-    """float64 [blocks]."""
-
-    def __len__(self) -> int:
-        return len(self.count)
-
-    def nats(self, loss: str) -> np.ndarray:
-        """The sums of the loss called ``full`` or ``acgt``."""
-        return {"full": self.nats_full, "acgt": self.nats_acgt}[loss]
-
-    def on(self, contig: int) -> Blocks:
-        """The blocks of one contig."""
-        here = self.contig == contig
-        columns = (self.contig, self.start, self.count, self.nats_full, self.nats_acgt)
-        return Blocks(self.size, self.contigs, *(column[here] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -95,50 +64,6 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-def blocks_of(ledger: Ledger, size: int) -> Blocks:
-    """A ledger's rows summed into blocks of ``size`` bases, a multiple of its own (else UsageError)."""
-    if size < ledger.block or size % ledger.block:
-        raise UsageError(
-            f"blocks of {size} bases cannot be made from the ledger's blocks of {ledger.block}",
-            f"choose a multiple of {ledger.block}, such as --block {8 * ledger.block}",
-        )
-    key = np.stack([ledger.contig, ledger.block_start // size], axis=1)
-    found, at = np.unique(key, axis=0, return_inverse=True)
-    at = at.reshape(-1)
-    count = np.zeros(len(found), dtype=np.int64)
-    np.add.at(count, at, ledger.count)
-    full, acgt = (
-        np.bincount(at, weights, minlength=len(found))
-        for weights in (ledger.nats_full_sum, ledger.nats_acgt_sum)
-    )
-    return Blocks(size, ledger.contigs, found[:, 0], found[:, 1] * size, count, full, acgt)
-
-
-def difference_of_bases(a: Ledger, b: Ledger) -> str:
-    """In what the scored windows, blocks and counts of two ledgers differ, in words; empty if in nothing."""
-    if a.block != b.block:
-        return f"blocks of {a.block} and of {b.block} bases"
-    contigs = a.contigs + tuple(name for name in b.contigs if name not in a.contigs)
-    x, y = (blocks_of(with_contigs(ledger, contigs), a.block) for ledger in (a, b))
-    if not (np.array_equal(x.contig, y.contig) and np.array_equal(x.start, y.start)):
-        return f"{len(x)} and {len(y)} blocks, not the same ones"
-    unequal = np.flatnonzero(x.count != y.count)
-    if len(unequal) == 0:
-        return ""
-    first = int(unequal[0])
-    start = int(x.start[first])
-    place = f"{contigs[x.contig[first]]}:{start + 1}-{start + a.block}"
-    return f"{x.count[first]} and {y.count[first]} scored bases in {place}"
-
-
-def require_same_bases(a: Ledger, b: Ledger) -> None:
-    """Raise InputError unless both ledgers scored the same blocks and counts: only then are they paired."""
-    if differs := difference_of_bases(a, b):
-        raise InputError(
-            f"the two ledgers scored different bases: {differs}", "evaluate both on the same windows"
-        )
-
-
 def bits(blocks: Blocks, nats: np.ndarray, sampling: Sampling) -> Estimate:
     """Bits per base of ``nats`` [blocks], which may also be a difference of two paired columns."""
     return ratio(nats, LN2 * blocks.count, blocks, sampling)
@@ -150,17 +75,52 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, blocks: Blocks, sampli
     The draws depend on the blocks and the seed alone, so all columns over the same blocks are
     resampled together: a difference is paired.
     """
-    n = len(blocks)
     value = math.fsum(numerator) / math.fsum(denominator)
+    residual = (numerator - value * denominator) / abs(math.fsum(denominator))
+
+    def of_sums(sums: np.ndarray) -> np.ndarray:
+        return np.asarray(sums[0] / sums[1])
+
+    return _estimate(value, residual, (numerator, denominator), of_sums, blocks, sampling)
+
+
+def bits_apart(
+    a: tuple[np.ndarray, np.ndarray], b: tuple[np.ndarray, np.ndarray], blocks: Blocks, sampling: Sampling
+) -> Estimate:
+    """Bits per base of a minus those of b, each (nats, scored bases) [blocks]: paired by block where the two
+    differ in a few scored bases."""
+    (nats_a, count_a), (nats_b, count_b) = a, b
+    total_a, total_b = LN2 * count_a.sum(), LN2 * count_b.sum()
+    of_a, of_b = math.fsum(nats_a) / total_a, math.fsum(nats_b) / total_b
+    residual = (nats_a - of_a * LN2 * count_a) / total_a - (nats_b - of_b * LN2 * count_b) / total_b
+
+    def of_sums(sums: np.ndarray) -> np.ndarray:
+        return np.asarray((sums[0] / sums[1] - sums[2] / sums[3]) / LN2)
+
+    return _estimate(of_a - of_b, residual, (nats_a, count_a, nats_b, count_b), of_sums, blocks, sampling)
+
+
+def _estimate(
+    value: float,
+    residual: np.ndarray,
+    columns: tuple[np.ndarray, ...],
+    of_sums: Callable[[np.ndarray], np.ndarray],
+    blocks: Blocks,
+    sampling: Sampling,
+) -> Estimate:
+    """``value`` with its interval: ``residual`` [blocks] is its linear part, for Student's t; ``of_sums``
+    makes it of resampled sums [columns, draws]."""
+    n = len(blocks)
     low = high = None
     method = "none"
     if n > FEW_BLOCKS:
         method = "bootstrap"
-        low, high = _percentile_interval(numerator, denominator, strata(blocks), sampling)
+        drawn = of_sums(_resampled(np.stack(columns), strata(blocks), sampling))
+        tail = (1 - sampling.confidence) / 2
+        low, high = map(float, np.quantile(drawn, [tail, 1 - tail]))
     elif n >= MIN_BLOCKS:
         method = "t"
-        residual = numerator - value * denominator
-        error = math.sqrt(n / (n - 1) * math.fsum(residual**2)) / abs(math.fsum(denominator))
+        error = math.sqrt(n / (n - 1) * math.fsum(residual**2))
         reach = t_quantile(sampling.confidence, n - 1) * error
         low, high = value - reach, value + reach
     return Estimate(value, low, high, method, n, int(blocks.count.sum()))
@@ -177,21 +137,18 @@ def strata(blocks: Blocks) -> list[np.ndarray]:
     return large + ([np.concatenate(small)] if small else [])
 
 
-def _percentile_interval(
-    numerator: np.ndarray, denominator: np.ndarray, groups: list[np.ndarray], sampling: Sampling
-) -> tuple[float, float]:
+def _resampled(columns: np.ndarray, groups: list[np.ndarray], sampling: Sampling) -> np.ndarray:
+    """Sums over drawn blocks of ``columns`` [columns, blocks]: [columns, draws]."""
     rng = np.random.default_rng(sampling.seed)
-    sums = np.zeros((2, sampling.draws))
+    sums = np.zeros((len(columns), sampling.draws))
     for group in groups:
-        columns = np.stack([numerator[group], denominator[group]])
+        of_group = columns[:, group]
         step = max(1, DRAWN_AT_A_TIME // len(group))
         for at in range(0, sampling.draws, step):
             draws = min(step, sampling.draws - at)
             chosen = rng.integers(0, len(group), size=(draws, len(group)))
-            sums[:, at : at + draws] += columns.take(chosen, axis=1).sum(axis=2)
-    tail = (1 - sampling.confidence) / 2
-    low, high = np.quantile(sums[0] / sums[1], [tail, 1 - tail])
-    return float(low), float(high)
+            sums[:, at : at + draws] += of_group.take(chosen, axis=1).sum(axis=2)
+    return sums
 
 
 def better_and_worse(difference: np.ndarray) -> tuple[int, int]:

@@ -3,46 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from genoctx.errors import InputError
-from genoctx.report import remarks
+from genoctx.report import method_notes, remarks
+from genoctx.report.blocks import blocks_of, difference_of_bases, require_same_bases
+from genoctx.report.by_block import by_block, extremes
+from genoctx.report.by_context import by_context
+from genoctx.report.by_stratum import by_position, by_stratum
+from genoctx.report.checks import calibration, strands
+from genoctx.report.header import header_of
 from genoctx.report.ledger import Ledger, bits_per_base, with_contigs
-from genoctx.report.render import render_json, render_text, render_tsv, save_report
-from genoctx.report.stats import (
-    LN2,
-    Blocks,
-    Estimate,
-    Sampling,
-    better_and_worse,
-    bits,
-    blocks_of,
-    difference_of_bases,
-    ratio,
-    require_same_bases,
-)
+from genoctx.report.sides import LOSSES, Sides, comparison, difference
+from genoctx.report.sources import Beside
+from genoctx.report.stats import LN2, Estimate, Sampling, bits, ratio
+from genoctx.report.training import training_curves
 
-__all__ = ["SCHEMA", "build_report", "render_json", "render_text", "render_tsv", "save_report"]
-
-SCHEMA = 1
+SCHEMA = 2
 UNIFORM_BITS = 2.0
 SMALLEST_GAP = 0.001
 """Bits per base a baseline must gain on a uniform guess before a share of that gain means anything."""
-
-
-@dataclass(frozen=True)
-class _Sides:
-    """The columns that are compared."""
-
-    after: Blocks
-    before: Blocks | None
-    paired: bool
-    """``before`` scored the same bases as ``after``."""
-    baselines: dict[str, Blocks]
-    sampling: Sampling
 
 
 def build_report(
@@ -54,15 +36,17 @@ def build_report(
     bootstrap: int = 2000,
     block: int = 65536,
     seed: int = 0,
+    beside: Beside | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The report on ``after``, beside ``before`` and ``baselines`` where there are any.
 
-    ``block`` is the length of a resampled block in bases; ``notes`` are added to the footnotes.
+    ``block`` is the length of a resampled block in bases; ``beside`` what else there is to show; ``notes``
+    are added to the footnotes. What there are no data for is None or empty.
     Raises InputError where paired ledgers scored different bases of the same window table, and
     UsageError for settings that cannot be used.
     """
-    sampling = Sampling(confidence, bootstrap, seed)
+    sampling, beside = Sampling(confidence, bootstrap, seed), beside or Beside()
     for ledger in (after, *([before] if before is not None else [])):
         bits_per_base(0.0, ledger.totals().count)  # an evaluation of nothing has no report
     after, before, baselines = _same_contigs(after, before, baselines)
@@ -72,7 +56,7 @@ def build_report(
                 f"baseline {name} scored different bases: {differs}", "compute the baselines again"
             )
     unpaired = _unpaired(before, after)
-    sides = _Sides(
+    sides = Sides(
         blocks_of(after, block),
         blocks_of(before, block) if before is not None else None,
         not unpaired,
@@ -83,22 +67,42 @@ def build_report(
         "kind": "genoctx-report",
         "schema": SCHEMA,
         "unit": "bits per base",
-        "header": _header(after, before),
+        "header": header_of(after, before, beside),
         "method": {
             "confidence": confidence, "bootstrap": bootstrap, "block": block, "seed": seed,
             "ledger_block": after.block, "blocks": len(sides.after),
         },
-        "main": {loss: _comparison(sides, loss) for loss in ("full", "acgt")},
+        "main": {loss: comparison(sides, loss) for loss in LOSSES},
         "baselines": [_baseline(sides, name, ledger) for name, ledger in baselines.items()],
         "cross_validation": _cross_validation(baselines),
         "share_of_gap": _share_of_gap(sides),
         "contigs": _by_contig(sides),
         "block_lengths": _block_lengths(after, None if unpaired else before, block, sampling),
+        **_views(sides, after, None if unpaired else before, beside, block),
     }  # fmt: skip
     report["gate"] = remarks.gate(report, unpaired)
     report["warnings"] = [*report["gate"], *remarks.warnings(report)]
-    report["notes"] = [*remarks.notes(report), *notes]
+    report["notes"] = [*method_notes.notes(report), *notes]
     return report
+
+
+def _views(sides: Sides, after: Ledger, before: Ledger | None, beside: Beside, block: int) -> dict[str, Any]:
+    """The sections that need more than the ledger's rows; ``before`` only where it is paired."""
+    blocks, sampling = by_block(sides, after), sides.sampling
+    with_before = {"after": after, **({"before": before} if before is not None else {})}
+    positions = {side: by_position(ledger) for side, ledger in with_before.items()}
+    reliability = {side: calibration(ledger) for side, ledger in with_before.items()}
+    contexts, reverse = beside.contexts, beside.reverse
+    return {
+        "strata": by_stratum(after, before, block, sampling),
+        "contexts": by_context(contexts, beside.contexts_before, block, sampling) if contexts else None,
+        "positions": {"before": None, **positions} if positions["after"] else None,
+        "blocks": blocks,
+        "extremes": extremes(blocks, block),
+        "calibration": {"before": None, **reliability} if reliability["after"] else None,
+        "strands": strands(after, reverse, block, sampling) if reverse is not None else None,
+        "training": training_curves(beside.metrics, beside.held_out, block, sampling),
+    }
 
 
 def _same_contigs(
@@ -125,61 +129,15 @@ def _unpaired(before: Ledger | None, after: Ledger) -> str:
     return difference_of_bases(before, after)
 
 
-def _header(after: Ledger, before: Ledger | None) -> dict[str, Any]:
-    spans = after.windows[:, 3] - after.windows[:, 2]
-    totals = after.totals()
-    excluded = sum(after.excluded.values())
-    return {
-        "after": after.header,
-        "before": before.header if before is not None else None,
-        "contigs": [after.contigs[i] for i in np.unique(after.contig)],
-        "windows": totals.windows,
-        "window_bases": int(spans.sum()),
-        "scored_bases": totals.count,
-        "excluded": dict(after.excluded),
-        "unaccounted_bases": int(spans.sum()) - totals.count - excluded,
-        "overlapping_bases": int(spans.sum()) - _covered(after.windows),
-    }
-
-
-def _covered(windows: np.ndarray) -> int:
-    """Bases that lie in at least one window."""
-    covered, at = 0, (-1, 0)
-    for contig, start, end in sorted(windows[:, 1:].tolist()):
-        free = max(start, at[1]) if contig == at[0] else start
-        covered += max(0, end - free)
-        at = (contig, max(end, free))
-    return covered
-
-
-def _comparison(sides: _Sides, loss: str) -> dict[str, Any]:
-    after = sides.after.nats(loss)
-    row: dict[str, Any] = {
-        "before": None,
-        "after": bits(sides.after, after, sides.sampling).as_dict(),
-        "difference": None,
-    }
-    if sides.before is not None and len(sides.before):
-        before = sides.before.nats(loss)
-        row["before"] = bits(sides.before, before, sides.sampling).as_dict()
-        if sides.paired:
-            row["difference"] = _difference(sides, after - before)
-    return row
-
-
-def _difference(sides: _Sides, nats: np.ndarray) -> dict[str, Any]:
-    better, worse = better_and_worse(nats)
-    return {**bits(sides.after, nats, sides.sampling).as_dict(), "better": better, "worse": worse}
-
-
-def _baseline(sides: _Sides, name: str, ledger: Ledger) -> dict[str, Any]:
+def _baseline(sides: Sides, name: str, ledger: Ledger) -> dict[str, Any]:
     theirs = sides.baselines[name]
     return {
         "name": name,
         "order": ledger.header.get("order"),
+        "copy": ledger.header.get("copy"),
         "train_bases": ledger.header.get("train_bases"),
         "bits": bits(theirs, theirs.nats_acgt, sides.sampling).as_dict(),
-        "after_minus_baseline": _difference(sides, sides.after.nats_acgt - theirs.nats_acgt),
+        "after_minus_baseline": difference(sides, sides.after.nats_acgt - theirs.nats_acgt),
     }
 
 
@@ -191,31 +149,35 @@ def _cross_validation(baselines: Mapping[str, Ledger]) -> dict[str, Any] | None:
     return None
 
 
-def _share_of_gap(sides: _Sides) -> dict[str, Any] | None:
-    """How far before and after went from a uniform guess (0) to the best baseline (1), over A, C, G, T."""
-    if not sides.baselines:
-        return None
-    name, best = min(sides.baselines.items(), key=lambda item: float(item[1].nats_acgt.sum()))
+def _share_of_gap(sides: Sides) -> list[dict[str, Any]]:
+    """How far before and after went from a uniform guess (0) to each baseline (1), over A, C, G, T.
+
+    Base composition is no goal and left out, unless there is no other baseline.
+    """
+    goals = {name: blocks for name, blocks in sides.baselines.items() if name != "order-0"}
     uniform = UNIFORM_BITS * LN2 * sides.after.count
-    gained = uniform - best.nats_acgt
-    gap = bits(best, gained, sides.sampling)
-    share: dict[str, Any] = {"baseline": name, "gap": gap.as_dict(), "before": None, "after": None}
-    if gap.value > SMALLEST_GAP and (gap.low is None or gap.low > 0):
-        for side, blocks in (("before", sides.before if sides.paired else None), ("after", sides.after)):
-            if blocks is not None:
-                estimate = ratio(uniform - blocks.nats_acgt, gained, blocks, sides.sampling)
-                share[side] = estimate.as_dict()
-    return share
+    rows = []
+    for name, goal in (goals or sides.baselines).items():
+        gained = uniform - goal.nats_acgt
+        gap = bits(goal, gained, sides.sampling)
+        row: dict[str, Any] = {"baseline": name, "gap": gap.as_dict(), "before": None, "after": None}
+        if gap.value > SMALLEST_GAP and (gap.low is None or gap.low > 0):
+            for side, blocks in (("before", sides.before if sides.paired else None), ("after", sides.after)):
+                if blocks is not None:
+                    estimate = ratio(uniform - blocks.nats_acgt, gained, blocks, sides.sampling)
+                    row[side] = estimate.as_dict()
+        rows.append(row)
+    return rows
 
 
-def _by_contig(sides: _Sides) -> list[dict[str, Any]]:
+def _by_contig(sides: Sides) -> list[dict[str, Any]]:
     rows = []
     for index in np.unique(sides.after.contig):
         before = sides.before.on(index) if sides.before is not None else None
-        one = _Sides(sides.after.on(index), before, sides.paired, {}, sides.sampling)
+        one = Sides(sides.after.on(index), before, sides.paired, {}, sides.sampling)
         row: dict[str, Any] = {"contig": sides.after.contigs[index]}
         row |= {"blocks": len(one.after), "bases": int(one.after.count.sum())}
-        rows.append({**row, **{loss: _comparison(one, loss) for loss in ("full", "acgt")}})
+        rows.append({**row, **{loss: comparison(one, loss) for loss in LOSSES}})
     return rows
 
 

@@ -84,6 +84,13 @@ def training_pieces(data: Data, context: int, softmask: float = 1.0) -> tuple[li
     return pieces, empty
 
 
+def longest_window(data: Data, context: int) -> int:
+    """Tokens of the longest window a run reads: training pieces of ``context`` bases, or whole windows."""
+    windows = data.table.windows
+    longest = max((w.end - w.start for w in windows), default=0)
+    return -(-max(2, context or longest) // data.codec.letters)
+
+
 def _has_target(data: Data, window: Window, softmask: float) -> bool:
     """Most windows need no look beyond their first bases."""
     beginning = replace(window, end=min(window.start + 256, window.end))

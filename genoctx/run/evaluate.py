@@ -1,4 +1,4 @@
-"""Score windows through the engine into a ledger. Every number of a report comes from here."""
+"""Score windows into the files of an evaluation. Every number of a report comes from here."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import datetime
 import hashlib
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from genoctx.engine.engine import Engine
@@ -16,11 +17,32 @@ from genoctx.engine.stream import OnChunk, quiet
 from genoctx.files import write_json
 from genoctx.genome.windows import Window
 from genoctx.model.hybrid import Hybrid
-from genoctx.report.ledger import Ledger, LedgerBuilder
-from genoctx.run.data import Data, place, read_batch
+from genoctx.report.context_ledger import FILE as CONTEXTS_FILE
+from genoctx.report.coverage import check_coverage
+from genoctx.run.contexts import ContextScorer, check_contexts
+from genoctx.run.data import Data, place
+from genoctx.run.evaluation import Evaluation
 from genoctx.run.monitor import Monitor
+from genoctx.run.score import ScoredWindow, by_index, other_strand, score_windows
+from genoctx.run.tracks import TrackWriter, in_track_order
+from genoctx.sizes import format_size
 
-LEDGER_FILE, SUMMARY_FILE = "ledger.npz", "summary.json"
+LEDGER_FILE, REVERSE_FILE, SUMMARY_FILE = "ledger.npz", "ledger-rc.npz", "summary.json"
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What an evaluation may write beside its ledger."""
+
+    rc: bool = False
+    """Also every window read from its other end."""
+    contexts: tuple[int, ...] = ()
+    """In bases: the second half of every window at each of these too, and at the whole window."""
+    track: tuple[Path, int] | None = None
+    """A bedGraph file, and the bases that a value of it is the mean of."""
+
+
+NO_EXTRAS = Extras()
 
 
 def model_digest(model: Hybrid) -> str:
@@ -30,53 +52,6 @@ def model_digest(model: Hybrid) -> str:
         digest.update(name.encode())
         digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def score_windows(
-    engine: Engine,
-    data: Data,
-    windows: Sequence[Window],
-    header: dict[str, object],
-    on_chunk: OnChunk = quiet,
-) -> Ledger:
-    """One streamed pass over every window; targets are A, C, G and T but the window's first base."""
-    builder = LedgerBuilder(header, [c.name for c in data.store.contigs])
-    words = torch.tensor(data.codec.words)
-    indices = {id(w): i for i, w in enumerate(data.table.windows)}
-    for window in windows:
-        builder.window(indices[id(window)], window.contig, window.start, window.end)
-        _score_window(engine, data, window, indices[id(window)], words, builder, on_chunk)
-    return builder.build()
-
-
-def _score_window(
-    engine: Engine,
-    data: Data,
-    window: Window,
-    index: int,
-    words: torch.Tensor,
-    builder: LedgerBuilder,
-    on_chunk: OnChunk,
-) -> None:
-    batch, codec = read_batch(data, [window]), data.codec
-    letters, scored = codec.letters, 0
-    for part in engine.score(batch, words, letters, on_chunk):
-        keep = (batch.targets_BT[0, part.start : part.end] >= 0).numpy()
-        word = np.arange(part.start, part.end)[keep] + 1 - len(codec.prefix)
-        offset = (word[:, None] * letters + np.arange(letters)).ravel()
-        positions = window.start + offset if window.strand == "+" else window.end - 1 - offset
-        full, acgt = (nats[0].numpy()[keep].ravel() for nats in part.nats)
-        builder.add(index, window.contig, positions, full, acgt)
-        scored += offset.size
-    length = window.end - window.start
-    rest = length % letters
-    first = 0 if codec.prefix else min(letters, length - rest)
-    builder.exclude("first base of a window" if letters == 1 else "first word of a window", first)
-    builder.exclude("no whole word at the end of a window", rest)
-    builder.exclude(
-        "N or another ambiguity code" + (" in the word" if letters > 1 else ""),
-        length - scored - first - rest,
-    )
 
 
 def evaluate(
@@ -89,10 +64,55 @@ def evaluate(
     out: Path,
     monitor: Monitor,
     on_chunk: OnChunk = quiet,
-) -> Ledger:
-    """Score ``windows`` and write ``ledger.npz`` and ``summary.json`` into ``out``."""
-    inputs = data.inputs
-    header: dict[str, object] = {
+    extras: Extras = NO_EXTRAS,
+) -> Evaluation:
+    """Score ``windows``, the first ones of a split or all, and write what was found into ``out``.
+
+    ``ledger.npz`` and ``summary.json`` always, ``ledger-rc.npz`` and ``contexts.npz`` where asked for. Raises
+    UsageError, before anything is scored, for contexts or a track that the windows do not allow.
+    """
+    contexts = check_contexts(extras.contexts, windows, data.codec.letters) if extras.contexts else ()
+    chosen = by_index(data, in_track_order(windows) if extras.track else windows)
+    header = _header(model, data, windows, chunk, step)
+    passes = 1 + extras.rc + len(contexts[:-1])
+    total = passes * sum(w.end - w.start for w in windows)
+    with ExitStack() as stack:
+        bar = stack.enter_context(monitor.progress(f"eval at step {step}", total, "bases"))
+
+        def watched(tokens: int, sweep: str) -> None:
+            bar.advance(tokens)
+            on_chunk(tokens, sweep)
+
+        engine = Engine(model, chunk)
+        scorer = ContextScorer(engine, data, header, contexts, watched) if contexts else None
+        track = (
+            stack.enter_context(TrackWriter(*extras.track, f"genoctx, step {step}")) if extras.track else None
+        )
+
+        def on_window(scored: ScoredWindow) -> None:
+            if scorer:
+                scorer.add(scored)
+            if track:
+                nats = scored.nats_acgt if scored.window.strand == "+" else scored.nats_acgt[::-1]
+                track.add(scored.window.contig, scored.window.start, nats)
+
+        ledger = score_windows(engine, data, chosen, header, watched, on_window)
+        reverse = None
+        if extras.rc:
+            turned = {index: other_strand(window) for index, window in chosen.items()}
+            reverse = score_windows(engine, data, turned, {**header, "strand": "-"}, watched)
+    made = Evaluation(ledger, reverse, scorer.build() if scorer else None)
+    for part in (ledger, reverse):
+        if part:
+            check_coverage(part, data.table)
+    _write(made, out, step)
+    _tell(made, windows, step, monitor)
+    return made
+
+
+def _header(model: Hybrid, data: Data, windows: Sequence[Window], chunk: int, step: int) -> dict[str, object]:
+    split, inputs = windows[0].split, data.inputs
+    return {
         "model": describe(model),
         "checkpoint": model_digest(model),
         "step": step,
@@ -100,7 +120,9 @@ def evaluate(
         "store_digest": inputs.store,
         "windows": str(data.table_path.resolve()),
         "windows_digest": inputs.windows,
-        "split": windows[0].split,
+        "split": split,
+        "limit": 0 if len(windows) == len(data.table.split(split)) else len(windows),
+        "strand": "+",
         "context": data.table.header["context"],
         "token_bases": data.codec.letters,
         "prefixed": bool(data.codec.prefix),
@@ -108,32 +130,37 @@ def evaluate(
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
     }
-    total = sum(w.end - w.start for w in windows)
-    with monitor.progress(f"eval at step {step}", total, "bases") as bar:
 
-        def watched(tokens: int, sweep: str) -> None:
-            bar.advance(tokens)
-            on_chunk(tokens, sweep)
 
-        ledger = score_windows(Engine(model, chunk), data, windows, header, watched)
-    sums = ledger.totals()
-    summary = {
-        "schema": 1,
-        "step": step,
-        "bits_full": sums.bits_full,
-        "bits_acgt": sums.bits_acgt,
-        "scored_bases": sums.count,
-        "windows": sums.windows,
-    }
+def _write(made: Evaluation, out: Path, step: int) -> None:
+    """The ledger last: where it is, the evaluation is complete, and what lies beside it belongs to it."""
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / SUMMARY_FILE, summary)
-    ledger.save(out / LEDGER_FILE)  # last: where it is, the evaluation is complete
-    first, last = place(windows[0]), place(windows[-1])
+    for name in (LEDGER_FILE, REVERSE_FILE, CONTEXTS_FILE):
+        (out / name).unlink(missing_ok=True)
+    if made.reverse:
+        made.reverse.save(out / REVERSE_FILE)
+    if made.contexts:
+        made.contexts.save(out / CONTEXTS_FILE)
+    write_json(out / SUMMARY_FILE, {"schema": 1, "step": step, **made.summary()})
+    made.ledger.save(out / LEDGER_FILE)
+
+
+def _tell(made: Evaluation, windows: Sequence[Window], step: int, monitor: Monitor) -> None:
+    found, first, last = made.summary(), place(windows[0]), place(windows[-1])
     monitor.info(
-        f"held-out loss at step {step}: {sums.bits_acgt:.4f} bits/base over {sums.count:,} bases, "
-        f"{sums.windows} windows ({first} .. {last})"
+        f"held-out loss at step {step}: {found['bits_acgt']:.4f} bits/base over {found['scored_bases']:,} "
+        f"bases, {found['windows']} windows ({first} .. {last})"
     )
-    return ledger
+    if made.reverse:
+        monitor.info(
+            f"reverse complement: {found['reverse']['bits_acgt']:.4f} bits/base; "
+            f"mean of both strands {found['both']['bits_acgt']:.4f}"
+        )
+    for row in found.get("contexts", ()):
+        seen, novel = (f"{row[key]:.4f}" if row[key] is not None else "-" for key in ("seen", "novel"))
+        monitor.info(
+            f"context {format_size(row['context'])}: {row['bits_acgt']:.4f} bits/base (seen {seen}, novel {novel})"
+        )
 
 
 def describe(model: Hybrid) -> str:

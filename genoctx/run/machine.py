@@ -6,18 +6,12 @@ import os
 import resource
 from pathlib import Path
 
-_CGROUP_LIMITS = (
-    (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
-    (
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        Path("/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ),
-)
+from genoctx.run import cgroups
 
 
 def available_memory() -> int:
     """Bytes this process may still take: the kernel's estimate, or less where a cgroup limits it."""
-    return min([_mem_available(), *_cgroup_room()])
+    return min([_mem_available(), *cgroups.room()])
 
 
 def total_memory() -> int:
@@ -44,15 +38,3 @@ def _mem_available() -> int:
         return total_memory()
     fields = dict(line.split(":", 1) for line in lines if ":" in line)
     return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else total_memory()
-
-
-def _cgroup_room() -> list[int]:
-    found = []
-    for limit, used in _CGROUP_LIMITS:
-        try:
-            text = limit.read_text().strip()
-            if text != "max":
-                found.append(max(0, int(text) - int(used.read_text())))
-        except (OSError, ValueError):
-            continue
-    return found

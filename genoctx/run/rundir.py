@@ -32,6 +32,7 @@ RESOLVED = "config.resolved.json"
 _OWN = (
     "LATEST",
     "checkpoints",
+    "window",
     "eval",
     "metrics.jsonl",
     "train.log",
@@ -73,7 +74,7 @@ class RunDir:
             if fresh:
                 run._clear()
             if (path / RESOLVED).exists():
-                run._check_same(config, inputs)
+                check_same(path, config, inputs)
                 run.resumed = True
             run._write_head(config, source, inputs)
         except BaseException:
@@ -82,6 +83,11 @@ class RunDir:
         return run
 
     # places
+
+    @property
+    def window_path(self) -> Path:
+        """Where an unfinished window is kept."""
+        return self.path / "window"
 
     def eval_path(self, step: int) -> Path:
         """Where the evaluation at ``step`` lies, or will."""
@@ -162,18 +168,6 @@ class RunDir:
             else:
                 entry.unlink(missing_ok=True)
 
-    def _check_same(self, config: Config, inputs: Inputs) -> None:
-        elsewhere = "give --fresh to start over in this directory, or another -o"
-        changed = differing_keys(_read_json(self.path / RESOLVED), config.to_dict())
-        if changed:
-            raise InputError(f"run {self.path} has another config: {'; '.join(changed)}", elsewhere)
-        before = self.path / "provenance.json"
-        recorded = _read_json(before).get("inputs", {}) if before.exists() else {}
-        for name, digest in inputs.to_dict().items():
-            if recorded.get(name, digest) != digest:
-                message = f"run {self.path} read another {name}: digest {recorded[name]}, now {digest}"
-                raise InputError(message, elsewhere)
-
     def _write_head(self, config: Config, source: str, inputs: Inputs) -> None:
         write_json(self.path / RESOLVED, config.to_dict())
         write_atomic(self.path / "config.toml", source)
@@ -185,6 +179,20 @@ class RunDir:
         for half in self.path.iterdir():
             if _is_half_written(half.name):
                 half.unlink(missing_ok=True)
+
+
+def check_same(path: Path, config: Config, inputs: Inputs) -> None:
+    """Raise InputError naming what differs if the run at ``path`` has another config or other inputs."""
+    elsewhere = "give --fresh to start over in this directory, or another -o"
+    changed = differing_keys(_read_json(path / RESOLVED), config.to_dict())
+    if changed:
+        raise InputError(f"run {path} has another config: {'; '.join(changed)}", elsewhere)
+    before = path / "provenance.json"
+    recorded = _read_json(before).get("inputs", {}) if before.exists() else {}
+    for name, digest in inputs.to_dict().items():
+        if recorded.get(name, digest) != digest:
+            message = f"run {path} read another {name}: digest {recorded[name]}, now {digest}"
+            raise InputError(message, elsewhere)
 
 
 def refuse_foreign(path: Path) -> None:
@@ -225,6 +233,17 @@ def latest_checkpoint(path: Path) -> Path | None:
         if named in complete:
             return named
     return complete[-1] if complete else None
+
+
+def checkpoint_at(path: Path) -> Path:
+    """``path`` if it is a checkpoint, or the newest one of the run there; InputError if neither."""
+    directory = path if (path / "config.json").exists() else latest_checkpoint(path)
+    if directory is None or not directory.is_dir():
+        raise InputError(
+            f"{path} is neither a checkpoint (no config.json) nor a run with one",
+            "give RUN/checkpoints/step-..., a hub directory, or a run that has saved",
+        )
+    return directory
 
 
 def _lock(path: Path) -> IO[str]:

@@ -20,21 +20,30 @@ from genoctx.engine.checkpoint import (
     write_checkpoint,
 )
 from genoctx.engine.engine import Engine, StepResult
+from genoctx.engine.homes import Homes
+from genoctx.engine.journal import Journal
 from genoctx.engine.optimizer import AdamWSettings, Optimizer, Schedule
 from genoctx.errors import StoppedOnRequest
 from genoctx.genome.tokenizer import verify_tokenizer
 from genoctx.genome.windows import Window
-from genoctx.model.block import Objectives
 from genoctx.model.hybrid import Hybrid, build
 from genoctx.model.weights import load_weights
-from genoctx.run.data import Data, open_data, step_batches, training_pieces, windows_of
+from genoctx.run.data import Data, longest_window, open_data, step_batches, training_pieces, windows_of
 from genoctx.run.device import choose_device
 from genoctx.run.evaluate import LEDGER_FILE, describe, evaluate
 from genoctx.run.machine import peak_resident_memory
 from genoctx.run.metrics import MetricsLog
 from genoctx.run.monitor import Bar, Monitor
+from genoctx.run.plan_train import fitted
 from genoctx.run.rundir import RunDir, checkpoint_step
 from genoctx.run.stop import StopRequested, StopSignals
+from genoctx.run.trainable import (
+    choose_what_is_trained,
+    describe_trained,
+    objectives_of,
+    refuse_without_base,
+    watch_first_step,
+)
 
 
 @dataclass(frozen=True)
@@ -55,23 +64,21 @@ def prepare_machine(threads: int) -> None:
 
 
 def build_model(config: Config) -> Hybrid:
-    """Fresh weights by seed, or those of ``train.init``."""
-    objectives = Objectives(
-        balance=config.loss.balance > 0,
-        kl_mode=config.loss.indexer_kl_mode if config.loss.indexer_kl > 0 else "off",
-    )
+    """Fresh weights by seed, or those of ``train.init``, with what is trained chosen."""
+    refuse_without_base(config)
     init = config.train.init
     dtype = getattr(torch, config.stream.dtype)
     model = build(
         config.model,
         dtype=dtype,
         device=choose_device(config.stream.device),
-        objectives=objectives,
+        objectives=objectives_of(config),
         seed=None if init else config.train.seed,
     )
     if init:
         verify_tokenizer(init, config.model.vocab_size)
         load_weights(model, init)
+    choose_what_is_trained(model, config)
     return model
 
 
@@ -84,6 +91,7 @@ def train(
     """
     prepare_machine(config.stream.threads)
     data = open_data(config.data.store, config.data.windows, config.model)
+    config = fitted(config, longest_window(data, config.train.context), _device(config), out, monitor)
     with (
         RunDir.create_or_resume(out, config, source=source, inputs=data.inputs, fresh=fresh) as run,
         monitor.log_to(run.log_path),
@@ -105,6 +113,10 @@ def train(
         return outcome
 
 
+def _device(config: Config) -> str:
+    return choose_device(config.stream.device).type
+
+
 def _finished(config: Config, run: RunDir) -> Outcome | None:
     """The outcome of a run that has nothing left to do, without building its model."""
     checkpoint, steps = run.latest_checkpoint(), config.train.steps
@@ -122,10 +134,12 @@ class _Loop:
         self.model = build_model(config)
         o, t = config.optim, config.train
         settings = AdamWSettings(o.betas, o.eps, o.weight_decay, o.clip_norm)
-        self.optimizer = Optimizer(self.model, settings)
+        homes = self._homes()
+        self.optimizer = Optimizer(self.model, settings, homes)
         self.schedule = Schedule(o.lr, t.steps, o.warmup_steps, o.min_lr_ratio)
         coefficients = Coefficients(config.loss.balance, config.loss.indexer_kl)
-        self.engine = Engine(self.model, config.stream.chunk, coefficients)
+        journal = Journal(run.window_path, 60 * config.checkpoint.window_minutes, monitor.warn)
+        self.engine = Engine(self.model, config.stream.chunk, coefficients, homes=homes, journal=journal)
         self.state = LoopState(step=0, bases=0)
         if (checkpoint := run.latest_checkpoint()) is not None:
             self.state = read_checkpoint(checkpoint, self.model, self.optimizer)
@@ -133,6 +147,16 @@ class _Loop:
             read_moments(t.init, self.optimizer)
         self.saved_step = self.state.step if checkpoint else -1
         self.saved_at = time.monotonic()
+
+    def _homes(self) -> Homes:
+        wanted = dict(vars(self.config.homes))
+        folder = wanted.pop("folder") or self.run_dir.path
+        return Homes.of(wanted, self.model.device, folder)
+
+    def _key(self, step: int) -> str:
+        """What the gradients of a step depend on, to the last bit."""
+        s, inputs, init = self.config.stream, self.data.inputs, self.config.train.init
+        return f"{self.config.digest} {inputs.store} {inputs.windows} step {step} chunk {s.chunk} {s.dtype} {init}"
 
     def run(self, stop: StopSignals) -> Outcome:
         config, state = self.config, self.state
@@ -160,6 +184,8 @@ class _Loop:
         c = self.config
         size = pieces[0].end - pieces[0].start
         self.monitor.info(describe(self.model))
+        if trained := describe_trained(self.model):
+            self.monitor.info(trained)
         self.monitor.info(
             f"{len(pieces):,} training windows of {size:,} bases"
             + (f" ({empty:,} without a base to predict left out)" if empty else "")
@@ -178,7 +204,10 @@ class _Loop:
             stop.check()
 
         rate, begin = self.schedule.rate(step), time.perf_counter()
-        result = self.engine.train_step(batches, self.optimizer, rate, on_chunk)
+        with watch_first_step(self.model, self.config, step, self.monitor) as movement:
+            result = self.engine.train_step(
+                batches, self.optimizer, rate, on_chunk, movement, self._key(step)
+            )
         seconds = time.perf_counter() - begin
         self.state = LoopState(
             step=step, bases=self.state.bases + result.losses.targets * self.data.codec.letters

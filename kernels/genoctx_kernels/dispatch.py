@@ -66,6 +66,8 @@ def _reason(tensors: tuple[Tensor, ...]) -> str:
         return _asked[-1]
     if not all(t.is_cuda for t in tensors):
         return "the tensors are not on a GPU"
+    if not all(t.numel() for t in tensors):
+        return "a tensor has no elements"
     if any(t.dtype == torch.float64 for t in tensors):
         return "float64 is for checking and runs in plain torch"
     return machine_reason(tensors[0].device.index or 0)

@@ -58,7 +58,7 @@ def path(tmp_path_factory: pytest.TempPathFactory, genomes: Path) -> Path_:
         "ingest": ("ingest", str(genomes / "lambda_phage.fa.gz"), "-o", "stores/phage"),
         "windows": ("windows", "stores/phage", "-o", "phage.bed", "--context", "2k", "--holdout", "0.2"),
         "train": ("train", "run.toml", "-o", "runs/phage"),
-        "eval": ("eval", "runs/phage", "--windows", "phage.bed", "-o", "scored", "--threads", "1"),
+        "eval": ("eval", "runs/phage", "--windows", "phage.bed", "-o", "scored"),
         "report": ("report", "runs/phage"),
         "run": ("show", "run", "runs/phage"),
         "store": ("show", "store", "stores/phage"),

@@ -54,7 +54,8 @@ def test_preset_is_its_commented_toml(capsys: pytest.CaptureFixture[str]) -> Non
 def test_presets_in_a_pipe_are_rows_by_size(capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = shown(["presets"], capsys).splitlines()
     assert head.startswith("#preset\tparameters\t")
-    assert [row.split("\t")[0] for row in rows] == ["micro", "nano", "small", "glm-5.3-flash"]
+    sliced, whole = ["gpu1-lora-1m", "gpu1-lora-512k"], ["glm-5.3-flash", "gpu64", "gpu8"]
+    assert [row.split("\t")[0] for row in rows] == ["micro", "nano", "small", *sliced, *whole]
     assert rows[-1].split("\t")[1] == "313326811966"
 
 

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from genoctx.engine.batch import Batch, Coefficients
 from genoctx.engine.selftest import compare
 from genoctx.engine.stream import Bounds
+from genoctx.model.adapter import Lora
 from genoctx.model.block import Objectives
 from genoctx.model.config import DENSE, DSA, KDA, SPARSE, ModelConfig
 from genoctx.model.hybrid import Hybrid, build
+from genoctx.model.lora import adapters, add_adapters, choose_trainable
 
 CASES = 250
 LIMIT = 1e-10
@@ -111,6 +113,15 @@ def random_model(config: ModelConfig, objectives: Objectives, seed: int) -> Hybr
     return model
 
 
+def put_adapters(model: Hybrid, rank: int, targets: tuple[str, ...], seed: int) -> None:
+    """On a frozen model, with B away from zero, where A has no gradient."""
+    add_adapters(model, Lora(rank, 2.0, targets), seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        for _, adapter in adapters(model):
+            adapter.lora_B.copy_(0.4 * torch.randn(adapter.lora_B.shape, generator=generator))
+
+
 @settings(max_examples=CASES, derandomize=True)
 @given(
     config=models(),
@@ -130,3 +141,53 @@ def test_every_gradient_equals_whole_window_autograd(
     event(f"whole window selects the same by itself: {found.same_choices}")
     assert found.gradient <= LIMIT, f"{found.worst}: {found.gradient:.2e}"
     assert found.loss <= LIMIT
+
+
+@settings(max_examples=40, derandomize=True)
+@given(
+    config=models(),
+    steps=st.lists(batches(), min_size=1, max_size=2),
+    balance=st.sampled_from([0.0, 0.1]),
+    kl=st.sampled_from([("off", 0.0), ("sparse", 0.3)]),
+    rank=st.integers(1, 3),
+    targets=st.sampled_from([("*",), ("self_attn",), ("mlp",), ("layers.1",), ("lm_head",)]),
+    trainable=st.sampled_from([(), ("embed_tokens", "*norm")]),
+    seed=st.integers(0, 10**6),
+)
+def test_adapters_on_a_frozen_model(
+    config: ModelConfig,
+    steps: list[tuple[Batch, Bounds]],
+    balance: float,
+    kl: tuple[str, float],
+    rank: int,
+    targets: tuple[str, ...],
+    trainable: tuple[str, ...],
+    seed: int,
+) -> None:
+    """Gradients of every adapter, and of weights that are trained beside them; nothing else has one."""
+    mode, coefficient = kl
+    model = random_model(config, Objectives(balance > 0, mode), seed)
+    put_adapters(model, rank, targets, seed)
+    choose_trainable(model, trainable, ())
+    windows, bounds = [b for b, _ in steps], [c for _, c in steps]
+    found = compare(model, windows, bounds, Coefficients(balance, coefficient))
+    event(f"targets {targets}, KL {mode}, balance {balance > 0}")
+    assert found.gradient <= LIMIT, f"{found.worst}: {found.gradient:.2e}"
+    assert found.loss <= LIMIT
+    assert found.parameters <= sum(p.requires_grad for p in model.parameters())
+
+
+@settings(max_examples=20, derandomize=True)
+@given(
+    config=models(),
+    step=batches(),
+    freeze=st.sampled_from(["layers.0", "layers.1", "self_attn", "mlp", "embed_tokens", "*proj*", "hc_*"]),
+    seed=st.integers(0, 10**6),
+)
+def test_a_model_that_is_frozen_in_part(
+    config: ModelConfig, step: tuple[Batch, Bounds], freeze: str, seed: int
+) -> None:
+    model = random_model(config, Objectives(), seed)
+    choose_trainable(model, (), (freeze,))
+    found = compare(model, [step[0]], [step[1]], Coefficients())
+    assert found.gradient <= LIMIT, f"{found.worst}: {found.gradient:.2e}"

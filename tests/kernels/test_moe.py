@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from genoctx_kernels.moe import routed_experts
+from genoctx_kernels.moe import Pair, routed_experts
 from genoctx_kernels.moe.plan import make_plan
 from genoctx_kernels.moe.reference import routed_experts_reference
 
@@ -61,3 +61,25 @@ def test_plan(tokens: int, experts: int, choices: int, tile: int, seed: int) -> 
         )
     used = sum(-(-count // tile) for count in plan.count_E.tolist())
     assert (plan.expert_S[used:] == experts).all() and (plan.expert_S[:used] < experts).all()
+
+
+def pairs(experts: int, hidden: int, width: int, rank: int = 3) -> list[Tensor]:
+    """A and B of gate and up, A and B of down."""
+    shapes = [(rank, hidden), (2 * width, rank), (rank, width), (hidden, rank)]
+    return [draw(experts, *shape, seed=5 + i) for i, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("tokens,experts,choices", [(1, 3, 1), (63, 4, 4), (40, 30, 2)])
+def test_adapters_are_added_to_the_weights(tokens: int, experts: int, choices: int) -> None:
+    chosen = choose_experts(tokens, experts, choices)
+    inputs = [draw(tokens, 6), draw(tokens, choices, seed=1)]
+    inputs += [3 * draw(experts, 10, 6, seed=2), draw(experts, 6, 5, seed=3), *pairs(experts, 6, 5)]
+    assert_equal_in_float64(
+        lambda x, w, gate_up, down, a, b, c, d: routed_experts(
+            x, chosen, w, gate_up, down, 2.0, Pair(a, b), Pair(c, d)
+        ),
+        lambda x, w, gate_up, down, a, b, c, d: routed_experts_reference(
+            x, chosen, w, gate_up + b @ a, down + d @ c, 2.0
+        ),
+        inputs,
+    )

@@ -10,12 +10,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from genoctx.config import list_presets, preset_model
+from genoctx.config import config_from_dict, list_presets, load_config, preset_model
 from genoctx.errors import ConfigError, InputError
-from genoctx.model.config import DSA, KDA, ModelConfig, from_hub
+from genoctx.model.config import DSA, KDA, ModelConfig
 from genoctx.model.count import count_parameters
+from genoctx.model.fp8 import dequantise_fp8
+from genoctx.model.hub_config import from_hub, read_hub_config
+from genoctx.model.hub_names import hub_tensors
 from genoctx.model.hybrid import build
-from genoctx.model.weights import dequantise_fp8, hub_tensors, load_model, save_weights
+from genoctx.model.weights import load_model, save_weights
 
 
 def test_fp8_blocks_dequantise_bit_exactly(tiny_fixtures: Path) -> None:
@@ -122,3 +125,49 @@ def test_wrong_shapes_are_named() -> None:
         ModelConfig(layer_types=(KDA,))
     with pytest.raises(ConfigError, match="index_topk 6 is not a multiple"):
         ModelConfig(index_topk=6)
+
+
+def test_a_config_without_a_shape_takes_that_of_the_checkpoint(tiny_fixtures: Path, tmp_path: Path) -> None:
+    text = '[data]\nstore = "s"\nwindows = "w.bed"\n'
+    (tmp_path / "run.toml").write_text(text)
+    checkpoint = tiny_fixtures / "checkpoint"
+    overrides = [f"train.init={checkpoint}"]
+    config = load_config(tmp_path / "run.toml", overrides=overrides)
+    assert config.model == read_hub_config(checkpoint / "config.json")
+    origins = {key: origin for key, _, origin in config.explain()}
+    assert origins["model.hidden_size"] == str(checkpoint / "config.json")
+    assert config_from_dict(config.to_dict()).model == config.model
+    given = load_config(tmp_path / "run.toml", overrides=[*overrides, "model.hidden_size=32"])
+    assert given.model == ModelConfig(hidden_size=32)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"qk_rope_head_dim": 64},
+        {"n_group": 8},
+        {"tie_word_embeddings": True},
+        {"scoring_func": "softmax"},
+        {"index_kpool_always_select_tail": False},
+        {"indexer_types": ["full", "shared"]},
+        {"linear_attn_config": {"gate_lower_bound": None}},
+        {"model_type": "glm_moe_dsa"},
+        {"hidden_size": "wide"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_config_of_another_kind_of_model_is_refused(
+    change: dict[str, object], tiny_fixtures: Path, tmp_path: Path
+) -> None:
+    raw = json.loads((tiny_fixtures / "checkpoint" / "config.json").read_text())
+    raw["text_config"] |= change
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        read_hub_config(tmp_path / "config.json")
+
+
+def test_kinds_of_layers_may_be_named_by_the_linear_config_alone(tiny_fixtures: Path) -> None:
+    raw = json.loads((tiny_fixtures / "checkpoint" / "config.json").read_text())
+    whole = from_hub(raw)
+    del raw["text_config"]["layer_types"], raw["text_config"]["mlp_layer_types"]
+    assert from_hub(raw) == whole

@@ -15,9 +15,9 @@ from report_data import HEADER, read_genome
 from genoctx.errors import InputError
 from genoctx.report import baselines, cache
 from genoctx.report.baselines import baseline_ledger, cross_validate, fit_best_order, split_folds
+from genoctx.report.blocks import require_same_bases
 from genoctx.report.ledger import Ledger, LedgerBuilder
 from genoctx.report.markov import MarkovCounts, score
-from genoctx.report.stats import require_same_bases
 
 LAMBDA = read_genome("lambda_phage.fa.gz")
 YEAST = read_genome("yeast_r64_chrI.fna.gz")
@@ -172,7 +172,8 @@ def test_baselines_are_kept_beside_the_ledger(tmp_path: Path) -> None:
         for column in ("count", "nats_full_sum", "nats_acgt_sum", "nats_full_sq_sum"):
             np.testing.assert_array_equal(getattr(kept[name], column), getattr(baseline, column))
     assert made["order-0"].header["train_bases"] == 150_000, "overlapping training windows count once"
-    best = list(made.values())[-1]
+    assert list(made)[-1] == "adaptive" and made["adaptive"].header["copy"] == [12, 24]
+    best = list(made.values())[-2]
     assert best.header["cross_validation"]["bits"][best.header["order"]] < 2
     assert best.totals().bits_acgt < made["order-0"].totals().bits_acgt < 2
 

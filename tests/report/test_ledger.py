@@ -16,6 +16,7 @@ from report_data import HEADER, losses, make_ledger
 
 from genoctx.errors import GenoctxError, InputError
 from genoctx.report.ledger import Ledger, LedgerBuilder, bits_per_base, merge, merge_all
+from genoctx.report.npz import write_npz
 
 WINDOWS = [("chr1", 100, 700), ("chr1", 700, 1000), ("chr2", 0, 257)]
 NATS = losses(WINDOWS, seed=1)
@@ -30,6 +31,9 @@ def same(a: Ledger, b: Ledger) -> None:
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
     for name in SUMS:
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-12, err_msg=name)
+    assert a.positions is not None and b.positions is not None
+    np.testing.assert_array_equal(a.positions.count, b.positions.count)
+    np.testing.assert_allclose(a.positions.nats_acgt_sum, b.positions.nats_acgt_sum, rtol=1e-12)
 
 
 def scattered(parts: list[list[tuple[int, np.ndarray]]]) -> list[Ledger]:
@@ -167,7 +171,7 @@ def test_files_come_back_bit_for_bit(tmp_path: Path) -> None:
     path = tmp_path / "ledger.npz"
     WHOLE.save(path)
     back = Ledger.load(path)
-    assert back.header == WHOLE.header == {**HEADER, "schema": 1}
+    assert back.header == WHOLE.header == {**HEADER, "schema": 2}
     assert back.contigs == WHOLE.contigs and back.excluded == WHOLE.excluded and back.block == WHOLE.block
     for name in ("windows", "contig", "window", "block_start", "count", *SUMS):
         assert getattr(back, name).tobytes() == getattr(WHOLE, name).tobytes(), name
@@ -216,10 +220,38 @@ def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         Ledger.load(path)
     newer = make_ledger(WINDOWS, NATS)
-    newer.header["schema"] = 2
+    newer.header["schema"] = 3
     newer.save(path)
-    with pytest.raises(InputError, match="schema 2"):
+    with pytest.raises(InputError, match="schema 3"):
         Ledger.load(path)
+
+
+def test_files_of_schema_1_are_read(tmp_path: Path) -> None:
+    """As genoctx wrote them before there were strata."""
+    path = tmp_path / "ledger.npz"
+    meta = {
+        "header": {**HEADER, "schema": 1},
+        "contigs": WHOLE.contigs,
+        "block": 64,
+        "excluded": WHOLE.excluded,
+    }
+    columns = ("windows", "contig", "window", "block_start", "count", *SUMS)
+    write_npz(path, "genoctx-ledger", meta, {name: getattr(WHOLE, name) for name in columns})
+    old = Ledger.load(path)
+    assert (old.strata, old.positions, old.calibration) == (None, None, None)
+    assert old.totals() == WHOLE.totals()
+    with pytest.raises(InputError, match="schema is 1 and 2"):
+        merge(old, WHOLE)
+    old.save(path)
+    assert Ledger.load(path).totals() == WHOLE.totals()
+
+
+def test_a_window_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    ledger = make_ledger(WINDOWS, NATS)
+    ledger.windows[1] = ledger.windows[0]
+    ledger.save(tmp_path / "x.npz")
+    with pytest.raises(InputError, match="a window that is there twice"):
+        Ledger.load(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(
@@ -231,6 +263,7 @@ def test_foreign_and_newer_files_are_refused(tmp_path: Path) -> None:
         ("block_start", 63, "contig and blocks"),
         ("contig", 1, "contig and blocks"),
         ("nats_full_sum", float("nan"), "not a number"),
+        ("block_start", 192, "a block that has two"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(tmp_path: Path, column: str, value: float, words: str) -> None:

@@ -14,9 +14,10 @@ import pytest
 from report_data import losses, make_ledger
 
 from genoctx.errors import InputError, UsageError
+from genoctx.report.formats import decimals
 from genoctx.report.ledger import Ledger, LedgerBuilder
-from genoctx.report.render import decimals
-from genoctx.report.tables import build_report, render_json, render_text, render_tsv, save_report
+from genoctx.report.render import render_json, render_text, render_tsv, save_report
+from genoctx.report.tables import build_report
 
 GOLDEN = Path(__file__).with_name("golden")
 WINDOWS = [
@@ -90,13 +91,13 @@ def test_the_share_of_the_gap_is_zero_for_uniform_and_one_for_the_baseline() -> 
     uniform = model([np.full(len(nats), math.log(4) + 0.01) for nats in BASE])  # acgt is 0.01 nats lower
     best = BASELINES["order-5"]
     for ledger, expected in ((uniform, 0.0), (dataclasses.replace(best, header=AFTER.header), 1.0)):
-        share = build_report(BEFORE, ledger, BASELINES, block=512)["share_of_gap"]
+        (share,) = build_report(BEFORE, ledger, BASELINES, block=512)["share_of_gap"]
         assert share["baseline"] == "order-5"
         for bound in ("value", "low", "high"):
             assert share["after"][bound] == pytest.approx(expected, abs=1e-9)
     useless = {"order-0": markov(0, math.log(4) + 0.3)}
     report = build_report(BEFORE, AFTER, useless, block=512)
-    assert report["share_of_gap"]["after"] is None
+    assert [row["after"] for row in report["share_of_gap"]] == [None]
     assert "the gap is too small" in render_text(report)
 
 
@@ -121,10 +122,10 @@ def close(a: Any, b: Any) -> bool:
 def test_every_number_survives_json(tmp_path: Path) -> None:
     assert json.loads(render_json(REPORT)) == REPORT
     paths = save_report(REPORT, tmp_path / "new" / "report")
-    assert [path.name for path in paths] == ["report.json", "report.txt", "report.tsv"]
+    assert [path.name for path in paths] == ["report.json", "report.txt", "report.tsv", "report.html"]
     assert paths[1].read_text() == render_text(json.loads(paths[0].read_text()))
     save_report(REPORT, tmp_path / "new" / "report")
-    assert len(os.listdir(tmp_path / "new" / "report")) == 3
+    assert len(os.listdir(tmp_path / "new" / "report")) == 4
 
 
 def test_no_line_is_wider_than_a_terminal() -> None:
@@ -152,7 +153,7 @@ def test_digits_are_those_the_interval_supports(half_width: float | None, expect
 def test_without_before_or_baselines_there_is_still_a_report() -> None:
     report = build_report(None, AFTER, {}, block=512, notes=["No baselines: the store is gone."])
     assert report["main"]["full"]["before"] is report["main"]["full"]["difference"] is None
-    assert report["baselines"] == [] and report["share_of_gap"] is None and report["gate"] == []
+    assert report["baselines"] == [] and report["share_of_gap"] == [] and report["gate"] == []
     text = render_text(report)
     assert "the store is gone" in text and "after - before" not in text and "interval of after" in text
     assert report["main"]["full"]["after"] == REPORT["main"]["full"]["after"]
@@ -178,7 +179,9 @@ def test_other_window_tables_are_noticed() -> None:
     assert (
         unpaired["main"]["full"]["difference"] is None and unpaired["main"]["full"]["before"]["blocks"] == 33
     )
-    assert unpaired["share_of_gap"]["before"] is None and unpaired["contigs"][1]["full"]["before"] is None
+    assert [row["before"] for row in unpaired["share_of_gap"]] == [None] and unpaired["contigs"][1]["full"][
+        "before"
+    ] is None
     assert "after - before" not in render_text(unpaired)
 
 

@@ -9,16 +9,13 @@ import pytest
 from report_data import losses, make_ledger
 
 from genoctx.errors import InputError, UsageError
+from genoctx.report.blocks import Blocks, blocks_of, difference_of_bases, require_same_bases
 from genoctx.report.stats import (
     LN2,
-    Blocks,
     Sampling,
     better_and_worse,
     bits,
-    blocks_of,
-    difference_of_bases,
     ratio,
-    require_same_bases,
     strata,
     t_quantile,
 )

@@ -6,7 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_run import Data, make_data
+
+from genoctx.model.config import ModelConfig
+from genoctx.model.hybrid import Hybrid
+from genoctx.run.data import Data as OpenData
+from genoctx.run.data import open_data
+from genoctx.run.train import build_model
 
 GAPPED_CONTEXT = 512
 
@@ -45,3 +52,25 @@ def gapped(tmp_path_factory: pytest.TempPathFactory, gapped_text: str) -> Data:
     whole = "".join(random.Random(6).choices("ACGT", k=2 * GAPPED_CONTEXT))
     fasta.write_text(f">whole\n{whole}\n>gaps\n{gapped_text}\n")
     return make_data(folder, fasta, context=GAPPED_CONTEXT, holdout="gaps", max_n=1.0)
+
+
+@pytest.fixture(scope="session")
+def model(phage: Data, tmp_path_factory: pytest.TempPathFactory) -> Hybrid:
+    """Weights of a size at which every base has its own loss; fresh ones say 1/16 for all."""
+    torch.set_num_threads(1)
+    model = build_model(phage.config(tmp_path_factory.mktemp("model")))
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.2 * torch.randn(p.shape, generator=generator))
+    return model
+
+
+@pytest.fixture(scope="session")
+def phage_data(phage: Data) -> OpenData:
+    return open_data(phage.store, phage.windows, ModelConfig(vocab_size=16))
+
+
+@pytest.fixture(scope="session")
+def gapped_data(gapped: Data) -> OpenData:
+    return open_data(gapped.store, gapped.windows, ModelConfig(vocab_size=16))

@@ -22,34 +22,12 @@ from genoctx.model.hybrid import Hybrid
 from genoctx.report.ledger import Ledger, LedgerBuilder
 from genoctx.run.data import Data as OpenData
 from genoctx.run.data import open_data, read_batch, windows_of
-from genoctx.run.evaluate import evaluate, model_digest, score_windows
-from genoctx.run.train import build_model
+from genoctx.run.evaluate import evaluate, model_digest
+from genoctx.run.score import by_index, score_windows
 
 COMPLEMENT = str.maketrans("ACGT", "TGCA")
 NO_PREFIX = "first base of a window"
 GAP = "N or another ambiguity code"
-
-
-@pytest.fixture(scope="module")
-def model(phage: Data, tmp_path_factory: pytest.TempPathFactory) -> Hybrid:
-    """Weights of a size at which every base has its own loss; fresh ones say 1/16 for all."""
-    torch.set_num_threads(1)
-    model = build_model(phage.config(tmp_path_factory.mktemp("model")))
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(0.2 * torch.randn(p.shape, generator=generator))
-    return model
-
-
-@pytest.fixture(scope="module")
-def phage_data(phage: Data) -> OpenData:
-    return open_data(phage.store, phage.windows, ModelConfig(vocab_size=16))
-
-
-@pytest.fixture(scope="module")
-def gapped_data(gapped: Data) -> OpenData:
-    return open_data(gapped.store, gapped.windows, ModelConfig(vocab_size=16))
 
 
 class Recorded(LedgerBuilder):
@@ -57,8 +35,10 @@ class Recorded(LedgerBuilder):
 
     rows: dict[str, dict[int, tuple[float, float]]]
 
-    def add(self, window_index: int, contig: str, positions: Any, nats_full: Any, nats_acgt: Any) -> None:
-        super().add(window_index, contig, positions, nats_full, nats_acgt)
+    def add(
+        self, window_index: int, contig: str, positions: Any, nats_full: Any, nats_acgt: Any, **more: Any
+    ) -> None:
+        super().add(window_index, contig, positions, nats_full, nats_acgt, **more)
         for p, full, acgt in zip(positions, nats_full, nats_acgt, strict=True):
             Recorded.rows.setdefault(contig, {})[int(p)] = (float(full), float(acgt))
 
@@ -67,12 +47,12 @@ class Recorded(LedgerBuilder):
 def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[int, tuple[float, float]]]:
     """(full, acgt) nats of every scored base by contig and position."""
     Recorded.rows = {}
-    monkeypatch.setattr("genoctx.run.evaluate.LedgerBuilder", Recorded)
+    monkeypatch.setattr("genoctx.run.score.LedgerBuilder", Recorded)
     return Recorded.rows
 
 
 def scored(model: Hybrid, data: OpenData, windows: tuple[Window, ...], chunk: int = 700) -> Ledger:
-    return score_windows(Engine(model, chunk), data, windows, {})
+    return score_windows(Engine(model, chunk), data, by_index(data, windows), {})
 
 
 def mean_nats(ledger: Ledger) -> tuple[float, float]:
@@ -217,7 +197,7 @@ def test_an_evaluation_says_what_it_scored(model: Hybrid, phage_data: OpenData, 
     made = evaluate(model, phage_data, windows, chunk=700, step=7, out=tmp_path / "e", monitor=listener)
     found = Ledger.load(tmp_path / "e/ledger.npz")
     sums = found.totals()
-    assert sums == made.totals() and sums.count == 2 * 2047
+    assert sums == made.ledger.totals() and sums.count == 2 * 2047
     wanted = {
         "checkpoint": model_digest(model),
         "step": 7,

@@ -31,19 +31,21 @@ class _ShortConv(torch.autograd.Function):
         return torch.nn.functional.silu(_taps(past, weight_CW.to(past.dtype)), inplace=True).to(x_BTC.dtype)
 
     @staticmethod
-    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         x_BTC, weight_CW, tail_BWC = ctx.saved_tensors
         past = torch.cat((tail_BWC, x_BTC), 1).to(accumulator(x_BTC.dtype))
         weight = weight_CW.to(past.dtype)
         d_pre = torch.ops.aten.silu_backward(d_y.to(past.dtype), _taps(past, weight))
         width, tokens = weight.shape[1], x_BTC.shape[1]
         d_past = torch.zeros_like(past)
-        d_weight = torch.empty_like(weight)
+        d_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
         for i in range(width):
             d_past[:, i : i + tokens].addcmul_(d_pre, weight[:, i])
-            d_weight[:, i] = (d_pre * past[:, i : i + tokens]).sum((0, 1))
+            if d_weight is not None:
+                d_weight[:, i] = (d_pre * past[:, i : i + tokens]).sum((0, 1))
         d_tail, d_x = d_past[:, : width - 1], d_past[:, width - 1 :]
-        return d_x.to(x_BTC.dtype), d_weight.to(weight_CW.dtype), d_tail.to(tail_BWC.dtype)
+        d_weight = None if d_weight is None else d_weight.to(weight_CW.dtype)
+        return d_x.to(x_BTC.dtype), d_weight, d_tail.to(tail_BWC.dtype)
 
 
 def short_conv(x_BTC: Tensor, weight_CW: Tensor, tail_BWC: Tensor) -> tuple[Tensor, Tensor]:

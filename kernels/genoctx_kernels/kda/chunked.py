@@ -169,7 +169,7 @@ def forward(
     return b.q_in @ states + b.p_MNCC @ u, last
 
 
-def _scan_back(b: Blocks, d_o: Tensor, d_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def scan_back(b: Blocks, d_o: Tensor, d_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Last block to first: dU [M,N,C,V], gradient of each block's leaving state, of the first entering one."""
     d_u_own = b.p_MNCC.mT @ d_o
     d_state_own = b.q_in.mT @ d_o
@@ -196,7 +196,7 @@ def backward(
     """Gradients from those of the outputs [M, N, C, V] and of the final state [M, K, V]; recomputes the forward."""
     b = prepare(q, k, v, g, beta_MNC)
     u, states, _ = scan(b, state_MKV)
-    d_u, d_leaving, d_state = _scan_back(b, d_o, d_last)
+    d_u, d_leaving, d_state = scan_back(b, d_o, d_last)
 
     d_r = _solve(b.lower_MNCC, d_u, transposed=True)
     d_e = d_r * b.beta_MNC1

@@ -16,7 +16,7 @@ WIDEST_KEY = 128
 """Of the Triton kernels: a scan keeps all keys of a state in registers."""
 
 
-def _to_blocks(x_BTHD: Tensor, dtype: torch.dtype, block: int) -> Tensor:
+def to_blocks(x_BTHD: Tensor, dtype: torch.dtype, block: int) -> Tensor:
     """[B, T, H, D] -> [B*H, N, block, D], zero-padded at the end.
 
     A padded token has k = q = v = beta = 0 and g = 0: it leaves the state exactly as it is.
@@ -28,13 +28,13 @@ def _to_blocks(x_BTHD: Tensor, dtype: torch.dtype, block: int) -> Tensor:
     return x.reshape(batch * heads, -1, block, width)
 
 
-def _from_blocks(x_MNCD: Tensor, batch: int, tokens: int) -> Tensor:
-    """Inverse of :func:`_to_blocks`."""
+def from_blocks(x_MNCD: Tensor, batch: int, tokens: int) -> Tensor:
+    """Inverse of :func:`to_blocks`."""
     x = x_MNCD.flatten(1, 2).unflatten(0, (batch, -1))
     return x[:, :, :tokens].transpose(1, 2)
 
 
-def _block_width(tokens: int) -> int:
+def block_width(tokens: int) -> int:
     """BLOCK, or the smallest power of two that holds a shorter piece."""
     block = 1
     while block < min(tokens, BLOCK):
@@ -46,29 +46,34 @@ class _Kda(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(*inputs)
+        if not inputs[0].shape[1]:
+            dtype = accumulator(inputs[0].dtype)
+            return inputs[2].to(dtype, copy=True), inputs[5].to(dtype, copy=True)
         blocks, state = _Kda._blocks(inputs)
         out, last = chunked.forward(*[*blocks, state])
         batch, tokens = inputs[0].shape[:2]
-        return _from_blocks(out, batch, tokens), last.unflatten(0, (batch, -1))
+        return from_blocks(out, batch, tokens), last.unflatten(0, (batch, -1))
 
     @staticmethod
     def _blocks(inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], Tensor]:
         q, k, v, g, beta, state = inputs
-        dtype, block = accumulator(q.dtype), _block_width(q.shape[1])
-        blocks = [_to_blocks(x, dtype, block) for x in (q, k, v, g)]
-        blocks.append(_to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
+        dtype, block = accumulator(q.dtype), block_width(q.shape[1])
+        blocks = [to_blocks(x, dtype, block) for x in (q, k, v, g)]
+        blocks.append(to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
         return blocks, state.to(dtype).flatten(0, 1)
 
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor, ...]:
         d_out, d_last = d_outputs
         inputs = ctx.saved_tensors
+        if not inputs[0].shape[1]:
+            return *(torch.zeros_like(x) for x in inputs[:5]), d_last.to(inputs[5].dtype)
         blocks, state = _Kda._blocks(inputs)
         batch, tokens = inputs[0].shape[:2]
-        d_o = _to_blocks(d_out, state.dtype, blocks[0].shape[2])
+        d_o = to_blocks(d_out, state.dtype, blocks[0].shape[2])
         grads = chunked.backward(*[*blocks, state, d_o, d_last.to(state.dtype).flatten(0, 1)])
-        token_grads = [_from_blocks(x, batch, tokens) for x in (grads.q, grads.k, grads.v, grads.g)]
-        token_grads.append(_from_blocks(grads.beta.unsqueeze(-1), batch, tokens).squeeze(-1))
+        token_grads = [from_blocks(x, batch, tokens) for x in (grads.q, grads.k, grads.v, grads.g)]
+        token_grads.append(from_blocks(grads.beta.unsqueeze(-1), batch, tokens).squeeze(-1))
         token_grads.append(grads.state.unflatten(0, (batch, -1)))
         return tuple(d.to(x.dtype) for d, x in zip(token_grads, inputs, strict=True))
 
@@ -76,7 +81,7 @@ class _Kda(torch.autograd.Function):
 def kda(
     q_BTHK: Tensor, k_BTHK: Tensor, v_BTHV: Tensor, g_BTHK: Tensor, beta_BTH: Tensor, state_BHKV: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gated delta rule over T >= 1 tokens, continuing from ``state_BHKV``.
+    """Gated delta rule over T >= 0 tokens, continuing from ``state_BHKV``.
 
     q already carries its scale; g is the natural-log decay, -5 <= g <= 0; beta in [0, 1].
     Computes in float32 (float64 for float64 inputs) and returns outputs [B, T, H, V] and the state

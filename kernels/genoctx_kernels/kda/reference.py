@@ -32,3 +32,21 @@ def kda_reference(
     if not outputs:
         return v_BTHV.clone(), state
     return torch.stack(outputs, dim=1), state
+
+
+def piece_map_reference(
+    k_BTHK: Tensor, v_BTHV: Tensor, g_BTHK: Tensor, beta_BTH: Tensor
+) -> tuple[Tensor, Tensor]:
+    """(A [B, H, K, K], B [B, H, K, V]) with S_out = A S_in + B, token by token.
+
+    One token is S <- (I - beta k k^T) Diag(exp g) S + beta k v^T.
+    """
+    eye = torch.eye(k_BTHK.shape[-1], dtype=k_BTHK.dtype, device=k_BTHK.device)
+    a = eye.expand(k_BTHK.shape[0], k_BTHK.shape[2], -1, -1)
+    b = k_BTHK.new_zeros(*a.shape[:-1], v_BTHV.shape[-1])
+    for t in range(k_BTHK.shape[1]):
+        k, decay = k_BTHK[:, t].unsqueeze(-1), g_BTHK[:, t].exp().unsqueeze(-1)
+        beta = beta_BTH[:, t, :, None, None]
+        step = (eye - beta * k @ k.mT) * decay.mT
+        a, b = step @ a, step @ b + beta * k @ v_BTHV[:, t].unsqueeze(-2)
+    return a, b

@@ -60,7 +60,7 @@ class Prepared:
     last: Tensor  # leaving the segment [B * H, K, V]
 
 
-def _prepare(x: Inputs, s: Segment, state: Tensor) -> Prepared:
+def prepare(x: Inputs, s: Segment, state: Tensor) -> Prepared:
     width, key, value = s.shape.block, s.shape.key, s.shape.value
 
     def room(*shape: int) -> Tensor:
@@ -83,7 +83,7 @@ def forward(x: Inputs, state: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     entering = []
     for s in x.segments():
         entering.append(state)
-        b = _prepare(x, s, state)
+        b = prepare(x, s, state)
         s.run(across.outputs_kernel, "block V", b.q_in, b.p, b.u, b.states, out)
         state = b.last
     return out, state, entering
@@ -93,7 +93,7 @@ def _segment_back(
     x: Inputs, grads: Inputs, s: Segment, state: Tensor, d_out: Tensor, d_last: Tensor
 ) -> Tensor:
     """Writes the segment's rows of ``grads``; returns the gradient of the state that enters it."""
-    b = _prepare(x, s, state)
+    b = prepare(x, s, state)
     d_u, d_states, d_state = torch.empty_like(b.u), torch.empty_like(b.states), torch.empty_like(state)
     forward_parts = (b.w, b.q_in, b.k_out, b.p, b.decay)
     s.run(across.scan_back_kernel, "V", *forward_parts, d_out, d_last, d_u, d_states, d_state)

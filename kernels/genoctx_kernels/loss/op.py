@@ -24,6 +24,8 @@ class Nats(NamedTuple):
     """Over the whole vocabulary."""
     subset: Tensor
     """Renormalised over the given subset of ids."""
+    chances: Tensor
+    """Behind ``subset``: the probability of every letter of the alphabet, float32 [T, letters, A]."""
 
 
 def _tile_tokens(vocabulary: int) -> int:
@@ -53,10 +55,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         h_TD, weight_VD, targets_T, rows = ctx.saved_tensors
         d_h = torch.zeros_like(h_TD)
-        d_weight = torch.zeros_like(weight_VD, dtype=accumulator(weight_VD.dtype))
+        d_weight = None
+        if ctx.needs_input_grad[1]:
+            d_weight = torch.zeros_like(weight_VD, dtype=accumulator(weight_VD.dtype))
         for part in rows.split(_tile_tokens(weight_VD.shape[0])):
             h = h_TD[part]
             d_logits = _logits(h, weight_VD).softmax(-1)
@@ -66,8 +70,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 d_logits *= ctx.share_T[part].to(d_logits.dtype).unsqueeze(1)
             d_logits = d_logits.to(h.dtype)
             d_h[part] = d_logits @ weight_VD
-            d_weight += d_logits.T @ h
-        return d_h, d_weight.to(weight_VD.dtype), None, None
+            if d_weight is not None:
+                d_weight += d_logits.T @ h
+        return d_h, None if d_weight is None else d_weight.to(weight_VD.dtype), None, None
 
 
 def linear_cross_entropy(
@@ -97,30 +102,36 @@ def score_tokens(
     p(w) = p(w1) p(w2 | w1) ..., where p(w1) sums over all words that begin with w1, and so on. What the
     whole vocabulary costs more than the subset is charged to the first letter.
     """
-    shape = (len(targets_T), letters)
-    nats = Nats(*(torch.zeros(shape, dtype=torch.float64, device=h_TD.device) for _ in range(2)))
-    place = torch.full((weight_VD.shape[0],), -1, dtype=torch.int64, device=h_TD.device)
-    place[subset] = torch.arange(len(subset), device=h_TD.device)
+    tokens, alphabet = len(targets_T), round(len(subset) ** (1 / letters))
+    where = h_TD.device
+    full, picked = (torch.zeros(tokens, letters, dtype=torch.float64, device=where) for _ in range(2))
+    nats = Nats(full, picked, torch.zeros(tokens, letters, alphabet, dtype=torch.float32, device=where))
+    place = torch.full((weight_VD.shape[0],), -1, dtype=torch.int64, device=where)
+    place[subset] = torch.arange(len(subset), device=where)
     rows = torch.nonzero(targets_T >= 0).squeeze(-1)
     for part in rows.split(_tile_tokens(weight_VD.shape[0])):
         logits = _logits(h_TD[part], weight_VD)
         words = logits[:, subset]
-        nats.subset[part] = _chain(words, place[targets_T[part]], letters)
+        nats.subset[part], nats.chances[part] = _chain(words, place[targets_T[part]], letters, alphabet)
         nats.full[part] = nats.subset[part]
         nats.full[part, 0] += logits.logsumexp(-1).double() - words.logsumexp(-1).double()
     return nats
 
 
-def _chain(words_TW: Tensor, target_T: Tensor, letters: int) -> Tensor:
-    """Nats of each letter of the target words given the letters before it: float64 [T, letters]."""
-    alphabet = round(words_TW.shape[1] ** (1 / letters))
+def _chain(words_TW: Tensor, target_T: Tensor, letters: int, alphabet: int) -> tuple[Tensor, Tensor]:
+    """Each letter of the target words given the letters before it: its nats, float64 [T, letters], and the
+    probabilities of all it could have been, float32 [T, letters, alphabet]."""
     rows = torch.arange(len(target_T), device=words_TW.device)
     outer = words_TW.logsumexp(-1)  # log-weight of everything that agrees with the letters so far
     nats = torch.empty(len(target_T), letters, dtype=torch.float64, device=words_TW.device)
+    chances = torch.empty(len(target_T), letters, alphabet, dtype=torch.float32, device=words_TW.device)
     for letter in range(letters):
         size = alphabet ** (letters - 1 - letter)
         groups = words_TW.unflatten(1, (-1, size)).logsumexp(-1) if size > 1 else words_TW
-        inner = groups[rows, target_T // size]
+        word = target_T // size
+        inner = groups[rows, word]
         nats[:, letter] = outer.double() - inner.double()
+        family = (word // alphabet * alphabet).unsqueeze(1) + torch.arange(alphabet, device=words_TW.device)
+        chances[:, letter] = (groups.gather(1, family) - outer.unsqueeze(1)).exp()
         outer = inner
-    return nats
+    return nats, chances

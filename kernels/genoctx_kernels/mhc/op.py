@@ -80,14 +80,15 @@ class _Project(torch.autograd.Function):
         return raw * inv
 
     @staticmethod
-    def backward(ctx: Any, d_z: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, d_z: Tensor) -> tuple[Tensor, Tensor | None, None]:
         flat_TF, fn_ZF, inv, raw = ctx.saved_tensors
         flat, fn = flat_TF.to(raw.dtype), fn_ZF.to(raw.dtype)
         d_raw = d_z * inv
         # d inv / d x = -inv^3 x / F
         along = (d_z * raw).sum(-1, keepdim=True) * inv.pow(3) / -flat.shape[-1]
         d_flat = torch.addmm(flat * along, d_raw, fn)
-        return d_flat.to(flat_TF.dtype), (d_raw.T @ flat).to(fn_ZF.dtype), None
+        d_fn = (d_raw.T @ flat).to(fn_ZF.dtype) if ctx.needs_input_grad[1] else None
+        return d_flat.to(flat_TF.dtype), d_fn, None
 
 
 class _Mix(torch.autograd.Function):

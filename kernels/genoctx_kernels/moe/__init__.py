@@ -1,5 +1,5 @@
 """Routed experts: tokens sorted by expert, one product per expert and projection."""
 
-from genoctx_kernels.moe.op import routed_experts
+from genoctx_kernels.moe.op import Pair, routed_experts
 
-__all__ = ["routed_experts"]
+__all__ = ["Pair", "routed_experts"]

@@ -7,7 +7,9 @@ With r the row of a pair (plan.py), t its token, e its expert, s its weight:
     d_W_down,e = sum_r s_r d_out_t h_r^T    d_W_gate_up,e = sum_r d[gate; up]_r x_t^T
     d_x_t = sum_r W_gate_up,e^T d[gate; up]_r
 
-Letters: M tokens, A choices a token, D hidden, I expert width, J = 2 I.
+Adapters add B_e A_e to a W_e; they get gradients like any two products in a row, and W_e is left alone.
+
+Letters: M tokens, A choices a token, D hidden, I expert width, J = 2 I, R rows.
 """
 
 # mypy: allow-untyped-defs
@@ -87,29 +89,48 @@ def combine(y_RD: Tensor, row_MA: Tensor, weights_MA: Tensor | None) -> Tensor:
 
 
 class RoutedExperts(torch.autograd.Function):
-    """``op.routed_experts``; saves its inputs, the plan, and gate and up of every pair."""
+    """``op.routed_experts``; saves its inputs, the plan, and gate and up of every pair.
+
+    ``a_in``, ``b_in`` adapt gate and up, ``a_out``, ``b_out`` down; None where there is no adapter.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, x_MD: Tensor, experts_MA: Tensor, weights_MA: Tensor, gate_up_EJD: Tensor, down_EDI: Tensor,
-        limit: float,
+        limit: float, a_in: Tensor | None, b_in: Tensor | None, a_out: Tensor | None, b_out: Tensor | None,
     ) -> Tensor:  # fmt: skip
         x, weights = x_MD.contiguous(), weights_MA.contiguous()
         plan = make_plan(experts_MA, len(gate_up_EJD), tile_of(x.dtype).rows)
         gate_up = grouped_rows(x, gate_up_EJD.mT, plan, gather=True)
-        ctx.save_for_backward(x, weights, gate_up_EJD, down_EDI, gate_up)
+        if a_in is not None and b_in is not None:
+            gate_up += grouped_rows(grouped_rows(x, a_in.mT, plan, gather=True), b_in.mT, plan, gather=False)
+        ctx.save_for_backward(x, weights, gate_up_EJD, down_EDI, gate_up, a_in, b_in, a_out, b_out)
         ctx.plan, ctx.limit = plan, limit
         h = _swiglu(gate_up, plan.token_R, limit)
-        return combine(grouped_rows(h, down_EDI.mT, plan, gather=False), plan.row_MA, weights)
+        y = grouped_rows(h, down_EDI.mT, plan, gather=False)
+        if a_out is not None and b_out is not None:
+            y += grouped_rows(grouped_rows(h, a_out.mT, plan, gather=False), b_out.mT, plan, gather=False)
+        return combine(y, plan.row_MA, weights)
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        x, weights, gate_up_EJD, down_EDI, gate_up = ctx.saved_tensors
+        x, weights, gate_up_EJD, down_EDI, gate_up, a_in, b_in, a_out, b_out = ctx.saved_tensors
         plan, limit, d_out = ctx.plan, ctx.limit, d_out.contiguous()
         rows, width = len(gate_up), gate_up.shape[1] // 2
         weight_R = torch.empty(rows, dtype=torch.float32, device=x.device)
         weight_R[plan.row_MA.flatten()] = weights.flatten().float()
+        h = _swiglu(gate_up, plan.token_R, limit) if ctx.needs_input_grad[4] or a_out is not None else None
         d_h = grouped_rows(d_out, down_EDI, plan, gather=True)
+        d_a_out, d_b_out = None, None
+        if a_out is not None and h is not None:
+            low, d_low = (
+                grouped_rows(h, a_out.mT, plan, gather=False),
+                grouped_rows(d_out, b_out, plan, gather=True),
+            )
+            d_h += grouped_rows(d_low, a_out, plan, gather=False)
+            d_low = (d_low * weight_R.unsqueeze(1)).to(d_low.dtype)
+            d_a_out = grouped_outer(d_low, h, plan, weight_R, gather_a=False, gather_b=False)
+            d_b_out = grouped_outer(d_out, low, plan, weight_R, gather_a=True, gather_b=False)
         d_gate_up, d_weight_R = torch.empty_like(gate_up), torch.empty_like(weight_R)
         d_swiglu_kernel[(rows,)](
             gate_up, plan.token_R, weight_R, d_h, d_gate_up, d_weight_R, width, limit,
@@ -117,13 +138,22 @@ class RoutedExperts(torch.autograd.Function):
         )  # fmt: skip
         d_gate_ups, d_downs = None, None
         if ctx.needs_input_grad[3]:
-            d_gate_ups = grouped_outer(d_gate_up, x, plan, weight_R, gather_a=False)
-        if ctx.needs_input_grad[4]:
-            h = _swiglu(gate_up, plan.token_R, limit)
-            d_downs = grouped_outer(d_out, h, plan, weight_R, gather_a=True)
-        d_x = combine(grouped_rows(d_gate_up, gate_up_EJD, plan, gather=False), plan.row_MA, None)
+            d_gate_ups = grouped_outer(d_gate_up, x, plan, weight_R, gather_a=False, gather_b=True)
+        if ctx.needs_input_grad[4] and h is not None:
+            d_downs = grouped_outer(d_out, h, plan, weight_R, gather_a=True, gather_b=False)
+        d_pairs = grouped_rows(d_gate_up, gate_up_EJD, plan, gather=False)
+        d_a_in, d_b_in = None, None
+        if a_in is not None:
+            low, d_low = (
+                grouped_rows(x, a_in.mT, plan, gather=True),
+                grouped_rows(d_gate_up, b_in, plan, gather=False),
+            )
+            d_pairs += grouped_rows(d_low, a_in, plan, gather=False)
+            d_a_in = grouped_outer(d_low, x, plan, weight_R, gather_a=False, gather_b=True)
+            d_b_in = grouped_outer(d_gate_up, low, plan, weight_R, gather_a=False, gather_b=False)
+        d_x = combine(d_pairs, plan.row_MA, None)
         d_weights = d_weight_R[plan.row_MA].to(weights.dtype)
-        return d_x, None, d_weights, d_gate_ups, d_downs, None
+        return d_x, None, d_weights, d_gate_ups, d_downs, None, d_a_in, d_b_in, d_a_out, d_b_out
 
 
 def _swiglu(gate_up_RJ: Tensor, token_R: Tensor, limit: float) -> Tensor:

@@ -98,10 +98,12 @@ def grouped_rows(a: Tensor, b_EKN: Tensor, plan: Plan, *, gather: bool) -> Tenso
     return c
 
 
-def grouped_outer(a: Tensor, b: Tensor, plan: Plan, weight_R: Tensor, *, gather_a: bool) -> Tensor:
+def grouped_outer(
+    a: Tensor, b: Tensor, plan: Plan, weight_R: Tensor, *, gather_a: bool, gather_b: bool
+) -> Tensor:
     """C [E, columns of a, columns of b] = sum over an expert's rows of A_r^T B_r.
 
-    One of the two has a row for each token instead: ``a``, then times the row's weight, or ``b``.
+    What is gathered has a row for each token instead; a gathered ``a`` is also multiplied by the row's weight.
     """
     tile = tile_of(a.dtype)
     rows, columns = a.shape[1], b.shape[1]
@@ -109,7 +111,7 @@ def grouped_outer(a: Tensor, b: Tensor, plan: Plan, weight_R: Tensor, *, gather_
     grid = (triton.cdiv(rows, tile.rows), triton.cdiv(columns, tile.columns), len(plan.count_E))
     outer_kernel[grid](
         a, b, c, plan.token_R, weight_R, plan.first_E, plan.count_E, rows, columns,
-        GATHER_A=gather_a, GATHER_B=not gather_a, BM=tile.rows, BN=tile.columns, BK=tile.inner,
+        GATHER_A=gather_a, GATHER_B=gather_b, BM=tile.rows, BN=tile.columns, BK=tile.inner,
         num_warps=tile.warps, num_stages=tile.stages, enable_fp_fusion=True,
     )  # fmt: skip
     return c

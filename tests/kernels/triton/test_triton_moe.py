@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from ahead import Variant, assert_fits
-from compare import assert_error_bound, relative
+from compare import assert_error_bound, relative, run
 from torch import Tensor
 
-from genoctx_kernels.moe import routed_experts, triton_experts, triton_grouped
+from genoctx_kernels.moe import Pair, routed_experts, triton_experts, triton_grouped
 from genoctx_kernels.moe.reference import routed_experts_reference
 from genoctx_kernels.triton_product import FLOAT32, Tile
 
@@ -67,6 +67,29 @@ def test_outputs_and_gradients(tokens: int, experts: int, choices: int, dtype: t
     )
 
 
+@pytest.mark.parametrize("tokens,experts,choices", [(33, 5, 2), (7, 12, 4)])
+def test_adapters(tokens: int, experts: int, choices: int) -> None:
+    """A pair beside each weight, as the weight plus B A; every gradient but those of the frozen weights."""
+    ids, rank = chosen(tokens, experts, choices), 3
+    x, w, gate_up, down = inputs(tokens, experts, choices)
+    low = [
+        draw(experts, rank, HIDDEN, seed=5) / 4,
+        draw(experts, 2 * WIDTH, rank, seed=6) / 4,
+        draw(experts, rank, WIDTH, seed=7) / 4,
+        draw(experts, HIDDEN, rank, seed=8) / 4,
+    ]
+
+    def adapted(x: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        weights = (gate_up.to(x.dtype), down.to(x.dtype))
+        return routed_experts(x, ids, w, *weights, LIMIT, Pair(a, b), Pair(c, d))
+
+    def summed(x: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        weights = (gate_up.to(x.dtype) + b @ a, down.to(x.dtype) + d @ c)
+        return routed_experts_reference(x, ids, w, *weights, LIMIT)
+
+    assert_error_bound(adapted, summed, [x, w, *low], torch.float32)
+
+
 def test_an_expert_without_tokens_gets_a_zero_gradient() -> None:
     x, w, gate_up, down = (v.float().requires_grad_() for v in inputs(25, 5, 2))
     routed_experts(x, chosen(25, 5, 2), w, gate_up, down, LIMIT).sum().backward()
@@ -92,6 +115,31 @@ def test_frozen_experts_get_no_gradient() -> None:
     routed_experts_reference(exact, ids, w.double(), gate_up.double(), down.double(), LIMIT).sum().backward()
     assert x.grad is not None and exact.grad is not None and gate_up.grad is None
     assert relative(x.grad, exact.grad) < 1e-6
+
+
+@pytest.mark.parametrize("which", ["both", "inner", "outer"])
+def test_adapters_beside_frozen_experts(which: str) -> None:
+    """Outputs and gradients of x, of the weights of the choices and of the adapters."""
+    ids, experts, rank = chosen(33, 5, 2), 5, 3
+    gate_up, down = inputs(33, experts, 2)[2:]
+    leaves = inputs(33, experts, 2)[:2]
+    leaves += [draw(experts, rank, HIDDEN, seed=5), draw(experts, 2 * WIDTH, rank, seed=6) / 2]
+    leaves += [draw(experts, rank, WIDTH, seed=7), draw(experts, HIDDEN, rank, seed=8)]
+
+    def ours(x: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        inner, outer = Pair(a, b) if which != "outer" else None, Pair(c, d) if which != "inner" else None
+        return routed_experts(x, ids, w, gate_up.to(x.dtype), down.to(x.dtype), LIMIT, inner, outer)
+
+    def plain(x: Tensor, w: Tensor, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+        in_delta = 0 if which == "outer" else b @ a
+        out_delta = 0 if which == "inner" else d @ c
+        adapted = gate_up.to(x.dtype) + in_delta, down.to(x.dtype) + out_delta
+        return routed_experts_reference(x, ids, w, *adapted, LIMIT)
+
+    for i, (fast, exact) in enumerate(
+        zip(run(ours, [x.float() for x in leaves]), run(plain, leaves), strict=True)
+    ):
+        assert relative(fast, exact) < 2e-6, f"tensor {i}"
 
 
 def test_fits_the_gpus() -> None:

@@ -1,0 +1,186 @@
+"""The journal of a step: an interrupted window goes on from its last finished chunk, bit for bit.
+
+What the forward sweep leaves is append-only, so each entry holds only the chunks since the one before.
+What the backward sweep changes (gradient sums, d-latents, the leaving carry's gradients, losses) is one
+file, replaced at once:
+
+step/sums.safetensors                         micro-batch, sweep, chunks left, and all sums
+step/batch-0000-chunks-000000-000016.safetensors   what chunks 0..15 of that micro-batch left
+
+Every file names the digest of what determines its content: run, windows and weights. A journal of
+another step is left alone until this one has something to say.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from torch import Tensor
+
+from genoctx.engine.journal_tape import forward_tensors, replay_chunk, restore_sums, sum_tensors
+from genoctx.engine.optimizer import Optimizer
+from genoctx.engine.tape import Losses, Tape
+from genoctx.engine.tensorfile import read_about, read_tensors, write_tensors
+from genoctx.errors import GenoctxError
+
+_SUMS = "sums.safetensors"
+_BROKEN = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+
+
+class Journal:
+    """The journals of a run's steps, one at a time, in ``folder``."""
+
+    def __init__(self, folder: Path, every_seconds: float, warn: Callable[[str], None]) -> None:
+        """``every_seconds`` since the last entry a finished chunk makes a new one; 0: only when asked to stop."""
+        self.folder, self.every_seconds, self.warn = folder, every_seconds, warn
+        self._quiet = False
+
+    def begin(self, key: str, optimizer: Optimizer) -> tuple[int, Losses]:
+        """Start or go on with the step that ``key`` names: its first unfinished micro-batch, losses before it.
+
+        Puts the gradient sums of an interrupted step back into ``optimizer``.
+        """
+        self.key, self.optimizer = key, optimizer
+        self.about: dict[str, Any] = {"batch": 0, "left": None}
+        self.entered = time.monotonic()
+        self._mine = False
+        for half in self.folder.glob(".*.tmp-*"):
+            half.unlink(missing_ok=True)
+        about = _about(self.folder / _SUMS)
+        if about is not None and about["key"] == key:
+            self.about, self._mine = about, True
+            for name, tensor in self.read(_SUMS, optimizer.device).items():
+                if name.startswith("gradient."):
+                    optimizer.add_gradient(name.removeprefix("gradient."), tensor)
+        # the first micro-batch has no sums before its backward sweep
+        self._mine = self._mine or bool(self.segments(0))
+        self.batch, self.before = int(self.about["batch"]), Losses(**self.about.get("before", {}))
+        return self.batch, self.before
+
+    def window(self, batch: int, before: Losses) -> WindowJournal:
+        """The journal of micro-batch ``batch``; ``before``: losses of those before it."""
+        return WindowJournal(self, batch, Losses(**asdict(before)))
+
+    def segments(self, batch: int) -> list[tuple[int, int, Path]]:
+        """(first chunk, end, file) of the unbroken sequence of entries from chunk 0 on."""
+        found: list[tuple[int, int, Path]] = []
+        for path in sorted(self.folder.glob(f"batch-{batch:04d}-chunks-*.safetensors")):
+            about = _about(path)
+            if about is None or about["key"] != self.key or about["first"] != (found[-1][1] if found else 0):
+                break
+            found.append((about["first"], about["end"], path))
+        return found
+
+    def read(self, name: str, device: Any) -> dict[str, Tensor]:
+        """Tensors of an entry; GenoctxError when it cannot be read."""
+        try:
+            return read_tensors(self.folder / name, device)
+        except _BROKEN as error:
+            raise GenoctxError(
+                f"cannot read {self.folder / name}: {error}",
+                f"remove {self.folder}: the step starts over and ends with the same weights",
+            ) from error
+
+    def write(self, name: str, tensors: list[tuple[str, Tensor]], about: dict[str, Any]) -> None:
+        """One entry; the first of a step removes what other steps left."""
+        if not self._mine:
+            self.discard()
+            self._mine = True
+        self.folder.mkdir(exist_ok=True)
+        write_tensors(self.folder / name, tensors, {**about, "key": self.key})
+
+    def discard(self) -> None:
+        """Forget the step: it is done, and a checkpoint holds it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self._mine = False
+
+    def failed(self, error: Exception) -> None:
+        """Say once that the disk takes no entry; the step goes on, it could only not be taken up here."""
+        if not self._quiet:
+            self.warn(f"cannot keep the unfinished window in {self.folder}: {error}; going on without")
+        self._quiet = True
+
+
+class WindowJournal:
+    """One micro-batch of a journal."""
+
+    def __init__(self, journal: Journal, batch: int, before: Losses) -> None:
+        self.journal, self.batch, self.before = journal, batch, before
+        self.written = 0
+        """Chunks of the forward sweep that are in files."""
+        self.has_sums = batch == 0 or (batch == journal.about["batch"] and journal._mine)
+
+    def restore(self, tape: Tape) -> None:
+        """Put ``tape``, just opened, where the interrupted window stood."""
+        journal = self.journal
+        about = journal.about if journal.about["batch"] == self.batch else {"left": None}
+        left = about["left"]
+        for first, end, path in journal.segments(self.batch):
+            if left is not None and first > left - 1:
+                self.written = max(self.written, end)
+                continue
+            found = journal.read(path.name, tape.device)
+            for chunk in range(first, end if left is None else min(end, left)):
+                replay_chunk(tape, chunk, found)
+            self.written = end
+            if "router_counts" in found:
+                tape.router_counts, tape.router_rows = found["router_counts"], int(found["router_rows"])
+        if left is not None:
+            if len(tape.carries) < min(left + 1, tape.left):
+                raise GenoctxError(
+                    f"{journal.folder} lacks chunks of an unfinished window",
+                    "remove it: the step starts over and ends with the same weights",
+                )
+            restore_sums(tape, left, journal.read(_SUMS, tape.device), about)
+
+    def keep(self, tape: Tape) -> None:
+        """Make an entry of the chunk just finished, if it is time."""
+        every = self.journal.every_seconds
+        if every and time.monotonic() - self.journal.entered >= every:
+            self.save(tape)
+
+    def save(self, tape: Tape) -> None:
+        """Make an entry now."""
+        backward = tape.leaving is not None
+        try:
+            if not backward and not self.has_sums:
+                self._write_sums(tape, None)
+            self._write_segment(tape)
+            if backward:
+                self._write_sums(tape, tape.left)
+        except OSError as error:
+            self.journal.failed(error)
+        self.journal.entered = time.monotonic()
+
+    def _write_segment(self, tape: Tape) -> None:
+        """What the forward sweep has left since the last entry."""
+        first, end = self.written, len(tape.carries) - 1
+        if end > first:
+            tape.settle()
+            name = f"batch-{self.batch:04d}-chunks-{first:06d}-{end:06d}.safetensors"
+            self.journal.write(name, forward_tensors(tape, first, end), {"first": first, "end": end})
+            self.written = end
+
+    def _write_sums(self, tape: Tape, left: int | None) -> None:
+        tensors = [(f"gradient.{n}", g) for n, g in self.journal.optimizer.gradients()]
+        about: dict[str, Any] = {"batch": self.batch, "left": left, "before": asdict(self.before)}
+        if left is not None:
+            tensors += sum_tensors(tape)
+            about |= {"losses": asdict(tape.losses), "leaves": len(tape.leaving or ())}
+        self.journal.write(_SUMS, tensors, about)
+        self.has_sums = True
+
+
+def _about(path: Path) -> dict[str, Any] | None:
+    """What a file of a journal says about itself; None where it is no such file, or broken."""
+    try:
+        found = read_about(path)
+    except _BROKEN:
+        return None
+    return found if isinstance(found.get("key"), str) else None

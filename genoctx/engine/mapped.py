@@ -1,0 +1,92 @@
+"""Memory in files: tensors over shared mappings whose disk space is reserved before they are used.
+
+A mapping whose file cannot grow ends the process with SIGBUS at some later write; so the space is
+allocated first, and a full disk is an error with a message. The file has no name from the moment it is
+open: whatever happens to the process, nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from genoctx.errors import GenoctxError
+
+_PAGE = mmap.PAGESIZE
+
+
+class MappedFiles:
+    """Gives out zeroed tensors, each over an unnamed file of its own in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # by address; only the tensor over it keeps a mapping, and with it the file, alive
+        self._maps: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+
+    def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Zeros of ``shape``. GenoctxError, naming folder and bytes, when the disk cannot hold them."""
+        count = torch.Size(shape).numel()
+        if count == 0:
+            return torch.zeros(shape, dtype=dtype)
+        memory = self._map(count * dtype.itemsize)
+        tensor = torch.frombuffer(memory, dtype=dtype, count=count).view(shape)
+        self._maps[tensor.data_ptr()] = memory
+        return tensor
+
+    def _map(self, nbytes: int) -> mmap.mmap:
+        try:
+            handle = _unnamed(self.folder)
+        except OSError as error:
+            raise GenoctxError(
+                f"cannot make a file in {self.folder}: {error.strerror}",
+                "set homes.folder to a writable folder",
+            ) from error
+        try:
+            os.posix_fallocate(handle, 0, nbytes)
+            return mmap.mmap(handle, nbytes)
+        except OSError as error:
+            raise GenoctxError(
+                f"{self.folder} has no room for {nbytes:,} bytes of a mapped home: {error.strerror}",
+                "free some space, set homes.folder to another disk, or use fewer homes on 'file'",
+            ) from error
+        finally:
+            os.close(handle)
+
+    def ahead(self, tensors: Iterable[Tensor]) -> None:
+        """Ask the kernel to read the pages of ``tensors`` (views of what was allocated here)."""
+        self._advise(tensors, mmap.MADV_WILLNEED, whole_pages=False)
+
+    def behind(self, tensors: Iterable[Tensor]) -> None:
+        """Take the pages that lie wholly within ``tensors`` out of this process; the file keeps them."""
+        self._advise(tensors, mmap.MADV_DONTNEED, whole_pages=True)
+
+    def _advise(self, tensors: Iterable[Tensor], advice: int, whole_pages: bool) -> None:
+        for tensor in tensors:
+            found = self._maps.get(tensor.untyped_storage().data_ptr())
+            if found is None:
+                continue
+            first = tensor.storage_offset() * tensor.itemsize
+            end = first + tensor.nbytes
+            if whole_pages:
+                start, end = -(-first // _PAGE) * _PAGE, end // _PAGE * _PAGE
+            else:
+                start = first // _PAGE * _PAGE
+            if end > start:
+                found.madvise(advice, int(start), int(end - start))
+
+
+def _unnamed(folder: Path) -> int:
+    """A new file without a name, open for reading and writing."""
+    try:
+        return os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # some file systems cannot; a name that lives for an instant will do
+        handle, name = tempfile.mkstemp(prefix=".genoctx-home-", dir=folder)
+        os.unlink(name)
+        return handle

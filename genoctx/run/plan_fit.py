@@ -1,0 +1,154 @@
+"""Settings that fit: chunk size, homes and layout, the quickest of those by the slow end of the range.
+
+The search is small and complete over a ladder: chunks by powers of two, categories leaving the device in the order
+of what it costs (ids, carries, moments, masters and gradients), host before disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from genoctx.config import Config
+from genoctx.run import plan_bytes as b
+from genoctx.run.devices import Fleet
+from genoctx.run.plan import Limits, Plan, make_plan
+from genoctx.run.plan_layout import HOST, MOVABLE, STAY_ON_GPU, Settings, total
+from genoctx.run.plan_probe import Measured
+from genoctx.sizes import format_size
+
+SMALLEST_CHUNK = 256
+LARGEST_CHUNK = 1 << 18
+MOST_DEVICES = 4096
+
+
+def fit(
+    config: Config,
+    fleet: Fleet,
+    length: int,
+    limits: Limits,
+    given: Settings,
+    measured: Measured | None = None,
+) -> Plan | None:
+    """The quickest plan that fits, or None. What ``given`` says of LoRA and ranks stays."""
+    best: Plan | None = None
+    for candidate in candidates(fleet, length, given):
+        # a measurement is of one chunk size; others are told by the closed form scaled to it
+        plan = make_plan(config, fleet, length, limits, candidate, measured=None)
+        if measured is not None:
+            plan = _corrected(config, plan, given, measured)
+        if plan.fits and (best is None or _rank(plan) < _rank(best)):
+            best = plan
+    return best
+
+
+def _rank(plan: Plan) -> tuple[float, int, int]:
+    """Quicker first (to two digits), then fewer moved homes, then the smaller chunk."""
+    slow = float(f"{plan.cost.seconds.slow:.2g}")
+    return slow, len(plan.settings.homes), plan.settings.chunk
+
+
+def _corrected(config: Config, plan: Plan, given: Settings, measured: Measured) -> Plan:
+    """The closed form of a chunk times what the measurement said of the given chunk size."""
+    ours = make_plan(config, plan.fleet, measured.length, plan.limits, given)
+    seen = make_plan(config, plan.fleet, measured.length, plan.limits, given, measured=measured)
+    ratio = seen.bytes[HOST][b.GRAPH] / max(1, ours.bytes[HOST][b.GRAPH])
+    host = dict(plan.bytes[HOST])
+    host[b.GRAPH] = int(host[b.GRAPH] * ratio)
+    host[b.BASE] += seen.bytes[HOST][b.BASE] - ours.bytes[HOST][b.BASE]
+    return replace(plan, bytes=plan.bytes | {HOST: host})
+
+
+def candidates(fleet: Fleet, length: int, given: Settings) -> Iterator[Settings]:
+    """Everything that may be chosen."""
+    keeps = (False, True) if fleet.count > 1 else (False,)
+    for chunk in chunks(length, given):
+        for homes in ladder(fleet):
+            for keep in keeps:
+                yield replace(given, chunk=chunk, homes=homes, keep=keep)
+
+
+def chunks(length: int, given: Settings) -> list[int]:
+    """Chunk sizes: the given one, and powers of two that give every rank of a window a piece."""
+    found, size = {min(given.chunk, length)}, SMALLEST_CHUNK * given.cp
+    while size < min(2 * length, LARGEST_CHUNK * 2):
+        found.add(min(size, length))
+        size *= 2
+    return sorted(found)
+
+
+def ladder(fleet: Fleet) -> Iterator[dict[str, str]]:
+    """Homes from everything on the device to everything away."""
+    names = [n for n in MOVABLE if fleet.device is None or n not in STAY_ON_GPU]
+    if fleet.device is None:
+        for n in range(len(names) + 1):
+            yield dict.fromkeys(names[:n], "file")
+        return
+    for n in range(len(names) + 1):
+        yield dict.fromkeys(names[:n], "host")
+    yield {b.MOMENTS: "host"}
+    yield {b.MOMENTS: "host", b.PARAMETERS: "host"}
+    yield dict.fromkeys(names, "host") | {b.MOMENTS: "file"}
+    yield dict.fromkeys(names, "host") | {b.MOMENTS: "file", b.PARAMETERS: "file"}
+
+
+def changes(before: Settings, after: Settings) -> list[str]:
+    """The edits of a config that lead from one to the other."""
+    found = []
+    if after.chunk != before.chunk:
+        found.append(f'stream.chunk="{format_size(after.chunk)}"'.replace(",", ""))
+    for name in MOVABLE:
+        where = after.homes.get(name, "device")
+        if where != before.homes.get(name, "device"):
+            found.append(f'homes.{name}="{where}"')
+    if after.keep != before.keep:
+        found.append(f"parallel.keep={str(after.keep).lower()}")
+    return found
+
+
+def cheapest_change(
+    config: Config,
+    plan: Plan,
+    measured: Measured | None = None,
+) -> str:
+    """What would make a plan fit that does not: settings; else memory; else more devices."""
+    found = fit(config, plan.fleet, plan.length, plan.limits, plan.settings, measured)
+    if found is not None:
+        return "set " + ", ".join(changes(plan.settings, found.settings))
+    smallest = _smallest(config, plan)
+    if plan.fleet.device is None:
+        missing = smallest.over(HOST)
+        edits = ", ".join(changes(plan.settings, smallest.settings))
+        return f"{missing / 2**30:.1f} GiB more memory, with {edits}"
+    more = _more_devices(config, plan)
+    device = plan.fleet.device.name
+    return f"more devices: {device}:{more}" if more else f"no number of {device} up to {MOST_DEVICES}"
+
+
+def from_the_host(config: Config, plan: Plan) -> Plan | None:
+    """The quickest plan with weights on the host, coming back for every chunk; None where none fits."""
+    given = replace(plan.settings, weights_on_host=True)
+    return fit(config, plan.fleet, plan.length, plan.limits, given)
+
+
+def _smallest(config: Config, plan: Plan) -> Plan:
+    """The candidate that takes least of the host."""
+    plans = (
+        make_plan(config, plan.fleet, plan.length, plan.limits, s)
+        for s in candidates(plan.fleet, plan.length, plan.settings)
+    )
+    return min(plans, key=lambda p: total(p.bytes[HOST]))
+
+
+def _more_devices(config: Config, plan: Plan) -> int:
+    """The smallest doubling of the number of devices on which something fits; 0 for none."""
+    from genoctx.run.plan import settings_of
+
+    count = plan.fleet.count * 2
+    while count <= MOST_DEVICES:
+        fleet = replace(plan.fleet, count=count)
+        given = settings_of(config, fleet, plan.length, plan.settings.lora_rank)
+        if fit(config, fleet, plan.length, plan.limits, given) is not None:
+            return count
+        count *= 2
+    return 0

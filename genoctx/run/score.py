@@ -1,0 +1,164 @@
+"""Windows through the engine, base by base, and into a ledger: the one pass behind every evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from genoctx.engine.engine import Engine
+from genoctx.engine.stream import OnChunk, quiet
+from genoctx.errors import GenoctxError, InputError
+from genoctx.genome.alphabet import reverse_complement
+from genoctx.genome.codec import NO_TARGET, scored_bases
+from genoctx.genome.windows import Window
+from genoctx.report.ledger import Ledger, LedgerBuilder
+from genoctx.run.data import Data, place, read_batch
+from genoctx.run.strata import strata_of, stratum_names
+
+
+@dataclass(frozen=True)
+class Bases:
+    """Scored bases of one window of a batch, from one chunk; arrays of one length."""
+
+    row: int
+    """Which window of the batch."""
+    offset: np.ndarray
+    """int64: bases from where the window is begun to be read."""
+    nats_full: np.ndarray
+    """float64: over the full vocabulary."""
+    nats_acgt: np.ndarray
+    """float64: renormalised over A, C, G and T."""
+    chances: np.ndarray
+    """float32 [bases, 4]: the probabilities of A, C, G, T in reading direction, renormalised."""
+
+
+@dataclass(frozen=True)
+class ScoredWindow:
+    """A whole window with the loss of its bases; arrays are in reading direction."""
+
+    index: int
+    """In the window table."""
+    window: Window
+    codes: np.ndarray
+    """uint8 [bases]"""
+    targets: np.ndarray
+    """bool [bases]: which are scored."""
+    nats_acgt: np.ndarray
+    """float64 [bases]: NaN where nothing is scored."""
+
+
+OnWindow = Callable[[ScoredWindow], None]
+
+
+def score_bases(
+    engine: Engine, data: Data, windows: Sequence[Window], first: int = 0, on_chunk: OnChunk = quiet
+) -> Iterator[Bases]:
+    """Windows of one length side by side in one streamed pass, chunk by chunk.
+
+    What lies before offset ``first`` (a whole number of words) is read and not scored.
+    """
+    batch, codec = read_batch(data, windows), data.codec
+    letters, ahead = codec.letters, 1 - len(codec.prefix)  # position t predicts word t + ahead
+    if first and (skipped := first // letters - ahead) > 0:
+        targets = batch.targets_BT.clone()
+        targets[:, :skipped] = NO_TARGET
+        batch = replace(batch, targets_BT=targets)
+    for part in engine.score(batch, torch.tensor(codec.words), letters, on_chunk):
+        has_target = (batch.targets_BT[:, part.start : part.end] >= 0).numpy()
+        for row, keep in enumerate(has_target):
+            word = np.arange(part.start, part.end)[keep] + ahead
+            offset = (word[:, np.newaxis] * letters + np.arange(letters)).ravel()
+            full, acgt, chances = (values[row].numpy()[keep] for values in part.nats)
+            yield Bases(row, offset, full.ravel(), acgt.ravel(), chances.reshape(-1, chances.shape[-1]))
+
+
+def positions_of(window: Window, offset: np.ndarray) -> np.ndarray:
+    """Where on the contig the bases at ``offset`` in reading direction lie."""
+    return window.start + offset if window.strand == "+" else window.end - 1 - offset
+
+
+def by_index(data: Data, windows: Sequence[Window]) -> dict[int, Window]:
+    """``windows`` by their place in the table, in the order given. Raises InputError for one given twice."""
+    index_of = {window: index for index, window in enumerate(data.table.windows)}
+    found = {index_of[window]: window for window in windows}
+    if len(found) != len(windows):
+        raise InputError(f"{len(windows) - len(found)} windows are there twice", "score every window once")
+    return found
+
+
+def other_strand(window: Window) -> Window:
+    """The same bases, read from the other end."""
+    return replace(window, strand="-" if window.strand == "+" else "+")
+
+
+def score_windows(
+    engine: Engine,
+    data: Data,
+    windows: Mapping[int, Window],
+    header: Mapping[str, object],
+    on_chunk: OnChunk = quiet,
+    on_window: OnWindow | None = None,
+) -> Ledger:
+    """One streamed pass over every window, by its index in the table; ``on_window`` sees each when scored.
+
+    Targets are A, C, G and T but the window's first base. Raises GenoctxError where the bases that were
+    scored are not those.
+    """
+    names = stratum_names(data.store)
+    contigs = [contig.name for contig in data.store.contigs]
+    builder = LedgerBuilder(header, contigs, strata=names, calibrate=True)
+    for index, window in windows.items():
+        builder.window(index, window.contig, window.start, window.end, window.strand)
+        scored = _score_window(engine, data, window, index, builder, on_chunk)
+        _account(builder, scored, data)
+        if on_window:
+            on_window(scored)
+    return builder.build()
+
+
+def _score_window(
+    engine: Engine, data: Data, window: Window, index: int, builder: LedgerBuilder, on_chunk: OnChunk
+) -> ScoredWindow:
+    codes = data.store.codes(window.contig, window.start, window.end)
+    if window.strand == "-":
+        codes = reverse_complement(codes)
+    strata = strata_of(data.store, window)
+    nats = np.full(len(codes), np.nan)
+    for bases in score_bases(engine, data, [window], on_chunk=on_chunk):
+        positions = positions_of(window, bases.offset)
+        builder.add(
+            index,
+            window.contig,
+            positions,
+            bases.nats_full,
+            bases.nats_acgt,
+            strata=strata[:, positions - window.start],
+            chances=bases.chances,
+            truth=codes[bases.offset],
+        )
+        nats[bases.offset] = bases.nats_acgt
+    targets = scored_bases(codes, data.codec.letters, bool(data.codec.prefix))
+    return ScoredWindow(index, window, codes, targets, nats)
+
+
+def _account(builder: LedgerBuilder, scored: ScoredWindow, data: Data) -> None:
+    """Every base of the window was scored, or is left out for a reason."""
+    letters, length = data.codec.letters, len(scored.codes)
+    done = ~np.isnan(scored.nats_acgt)
+    if not np.array_equal(done, scored.targets):
+        raise GenoctxError(
+            f"{place(scored.window)}: {done.sum():,} bases were scored, the genome has "
+            f"{scored.targets.sum():,} to score",
+            "please report this, with the command",
+        )
+    rest = length % letters
+    first = 0 if data.codec.prefix else min(letters, length - rest)
+    builder.exclude("first base of a window" if letters == 1 else "first word of a window", first)
+    builder.exclude("no whole word at the end of a window", rest)
+    builder.exclude(
+        "N or another ambiguity code" + (" in the word" if letters > 1 else ""),
+        length - int(done.sum()) - first - rest,
+    )

@@ -1,0 +1,137 @@
+"""Homes change where bytes are, never a bit; what they hold is what was counted before; a full disk is a message."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from genoctx.config import preset_model
+from genoctx.engine.batch import Batch, Coefficients, bounds
+from genoctx.engine.bytes import CATEGORIES, WINDOW, window_bytes
+from genoctx.engine.engine import Engine
+from genoctx.engine.homes import Homes
+from genoctx.engine.optimizer import AdamWSettings, Optimizer
+from genoctx.engine.stream import forward_sweep
+from genoctx.engine.tape import Tape
+from genoctx.errors import GenoctxError
+from genoctx.model.block import Objectives
+from genoctx.model.hybrid import Hybrid, build
+
+CPU = torch.device("cpu")
+CHUNK = 48
+
+
+def model(dtype: torch.dtype = torch.float32) -> Hybrid:
+    return build(
+        preset_model("micro"), dtype=dtype, objectives=Objectives(balance=True, kl_mode="sparse"), seed=0
+    )
+
+
+def batch(rows: int = 2, length: int = 200, seed: int = 0) -> Batch:
+    ids = torch.randint(0, 4, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return Batch(ids, torch.roll(ids, -1, 1), tuple(f"row {i}" for i in range(rows)))
+
+
+def train(homes: Homes | None, dtype: torch.dtype = torch.float32, steps: int = 2) -> dict[str, Any]:
+    """Weights, moments and losses after some steps."""
+    made = model(dtype)
+    optimizer = Optimizer(made, AdamWSettings(), homes)
+    engine = Engine(made, CHUNK, Coefficients(0.01, 0.1), homes=homes)
+    losses = [
+        engine.train_step([batch(seed=i), batch(1, 130, seed=9)], optimizer, 1e-2).losses
+        for i in range(steps)
+    ]
+    state = {name: t.clone() for name, t in optimizer.state()}
+    return {"losses": losses, **state, **{n: p.detach().clone() for n, p in made.named_parameters()}}
+
+
+COMBINATIONS = [
+    *[(name,) for name in CATEGORIES],
+    ("carries", "ids"),
+    ("latents", "d_latents"),
+    ("parameters", "moments"),
+    CATEGORIES,
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("away", COMBINATIONS, ids="+".join)
+def test_every_combination_gives_the_same_bits(
+    away: tuple[str, ...], dtype: torch.dtype, tmp_path: Path
+) -> None:
+    plain = train(None, dtype)
+    mapped = train(Homes.of(dict.fromkeys(away, "file"), CPU, tmp_path), dtype)
+    assert plain.keys() == mapped.keys()
+    for name, value in plain.items():
+        same = torch.equal(value, mapped[name]) if isinstance(value, torch.Tensor) else value == mapped[name]
+        assert same, name
+    assert list(tmp_path.iterdir()) == [], "a mapped file has no name"
+
+
+@pytest.mark.parametrize(("rows", "length", "chunk"), [(1, 200, 48), (2, 129, 64), (1, 31, 7), (3, 40, 40)])
+def test_a_window_holds_exactly_the_bytes_of_the_closed_form(rows: int, length: int, chunk: int) -> None:
+    made, limits = model(), bounds(length, chunk)
+    tape = Tape.open(made, rows, limits, indexer_kl=True)
+    forward_sweep(made, batch(rows, length), limits, tape=tape)
+    expected = window_bytes(made.config, length, rows, chunk, indexer_kl=True)
+    assert tape.held() == expected and set(expected) == set(WINDOW)
+
+
+def test_a_full_disk_is_an_error_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    homes, made = Homes.of({"latents": "file"}, CPU, tmp_path), model()
+    before = {n: p.detach().clone() for n, p in made.named_parameters()}
+    engine = Engine(made, CHUNK, homes=homes)
+    seen: list[str] = []
+    with pytest.raises(GenoctxError, match="has no room for"):
+        engine.train_step(
+            [batch()], Optimizer(made, AdamWSettings()), 1e-2, lambda tokens, sweep: seen.append(sweep)
+        )
+    assert seen == [] and all(torch.equal(p, before[n]) for n, p in made.named_parameters())
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    homes = Homes.of({"carries": "file"}, CPU, tmp_path / "none")
+    with pytest.raises(GenoctxError, match="cannot make a file in"):
+        Tape.open(model(), 1, bounds(100, 30), homes)
+
+
+class Stop(Exception):
+    """Somebody asks in the middle of a window."""
+
+
+def test_many_steps_with_evaluations_and_exceptions_leave_memory_flat(tmp_path: Path) -> None:
+    """200 steps; the most memory ever held after the first 40 grows by less than 8 MiB."""
+    made = build(preset_model("micro"), seed=0)
+    homes = Homes.of({"carries": "file", "latents": "file"}, CPU, tmp_path)
+    optimizer, engine = Optimizer(made, AdamWSettings(), homes), Engine(made, 32, homes=homes)
+    small, calls = batch(1, 64), 0
+
+    def sometimes(tokens: int, sweep: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 7 == 0:
+            raise Stop
+
+    peaks = []
+    for step in range(200):
+        try:
+            engine.train_step([small], optimizer, 1e-3, sometimes)
+        except Stop:
+            assert all(p.grad is None for p in made.parameters())
+        if step % 10 == 0:
+            list(engine.score(small, torch.arange(4)))
+        if step in (40, 199):
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    assert peaks[1] - peaks[0] < 8 << 10, "ru_maxrss is in KiB"
