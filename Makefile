@@ -7,11 +7,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu lint clean
+.PHONY: help setup demo test test-ray test-gpu lint clean
 
 help:
 	@echo "make demo   run the main job on real human DNA (about ten minutes on two cores)"
 	@echo "make test   lint, types and all tests"
+	@echo "make test-ray  train on a real local Ray cluster (installs the extra ray, half a gigabyte)"
 	@echo "make test-gpu  kernel tests and figures on an NVIDIA GPU (with the packages of the machine: GPU_PYTHON)"
 	@echo "make setup  only create $(VENV) and install genoctx with its development tools"
 	@echo "make clean  remove $(VENV) and the demo's output"
@@ -38,6 +39,10 @@ lint: $(STAMP)
 
 test: lint
 	$(BIN)/python -m pytest -n 2
+
+test-ray: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[ray]'
+	$(BIN)/python -m pytest tests/ray
 
 # on a GPU machine torch and triton are there already: its own python, nothing installed
 GPU_PYTHON ?= python3

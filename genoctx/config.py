@@ -169,6 +169,22 @@ class HomesConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ParallelConfig:
+    """``[parallel]``: how the ranks of a run share the work; one rank ignores it. Results differ by rounding alone."""
+
+    dp: Annotated[int, Ge(0)] = 0
+    """Windows in work at a time, each on ``cp`` ranks; 0: as many as the ranks allow."""
+    cp: Annotated[int, Ge(1)] = 1
+    """Ranks that share every chunk of a window."""
+    ep: Annotated[int, Ge(1)] = 1
+    """Ranks that share the experts of a layer."""
+    keep: bool = False
+    """Gather weights once a sweep, rather than layer by layer for every chunk."""
+    hang_seconds: Annotated[float, Ge(0)] = 600.0
+    """End the job, naming the rank, when one stands still for so long; 0 waits for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvalConfig:
     """``[eval]``: when the held-out windows are scored during a run."""
 
@@ -193,13 +209,14 @@ SECTIONS: dict[str, type[Any]] = {
     "train": TrainConfig,
     "lora": LoraConfig,
     "homes": HomesConfig,
+    "parallel": ParallelConfig,
     "checkpoint": CheckpointConfig,
     "eval": EvalConfig,
 }
 
 # What may change between two halves of one run: places, cadence, and how a sum is cut into parts.
 _FREE_KEYS = {"train.init", "stream.chunk", "stream.threads", "stream.device", "stream.fit"}
-_FREE_SECTIONS = {"data", "homes", "checkpoint", "eval"}
+_FREE_SECTIONS = {"data", "homes", "parallel", "checkpoint", "eval"}
 # Keys that came later: a run from before them goes on as long as they say nothing.
 _EMPTY_KEYS = {"train.trainable", "train.freeze"}
 
@@ -216,6 +233,7 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     homes: HomesConfig = field(default_factory=HomesConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -245,8 +263,9 @@ class Config:
     def digest(self) -> str:
         """16 hex digits of everything that determines the training result.
 
-        Not in it: paths, cadence of checkpoints and evaluation, threads, the device, and ``stream.chunk``,
-        which cuts the same sums at other places. ``train.batch`` is in it: the balance loss is per batch.
+        Not in it: paths, cadence of checkpoints and evaluation, threads, the device, the layout of ranks, and
+        ``stream.chunk``, which cuts the same sums at other places. ``train.batch`` is in it: the balance loss
+        is per batch.
         """
         text = json.dumps(training_keys(self.to_dict()), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]

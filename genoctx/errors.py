@@ -6,6 +6,10 @@ Exit codes (docs/cli.md): 0 done, 1 failed, 2 wrong usage, input or config, 3 a 
 
 from __future__ import annotations
 
+import errno
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
 
 class GenoctxError(Exception):
     """An error with a remedy.
@@ -56,3 +60,35 @@ class StoppedOnRequest(GenoctxError):
     """SIGTERM, SIGINT or a time limit: state is saved and the same command resumes."""
 
     exit_code = 75
+
+
+class LostContact(GenoctxError):
+    """Another rank is gone and this one cannot go on; whoever started the ranks says which."""
+
+
+_SHARED = "every rank"
+
+
+def shared(kind: type[GenoctxError], message: str, hint: str) -> GenoctxError:
+    """An error that every rank raises at the same place, marked so that one of them says it."""
+    error = kind(message, hint)
+    error.add_note(_SHARED)
+    return error
+
+
+def is_shared(error: BaseException) -> bool:
+    """Whether every rank raises this error. All have one config, and all stop on request together."""
+    return isinstance(error, StoppedOnRequest | ConfigError) or _SHARED in getattr(error, "__notes__", ())
+
+
+def from_os_error(error: OSError) -> GenoctxError | None:
+    """What the operating system refused, in our own terms; None for what names neither a disk nor a file."""
+    if error.errno in _FULL:
+        where = f" while writing {error.filename}" if error.filename else ""
+        return GenoctxError(
+            f"no space left on the device{where}",
+            "free some space, or choose another place with -o; finished files are intact",
+        )
+    if error.filename and error.strerror:
+        return GenoctxError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
+    return None

@@ -194,7 +194,7 @@ def test_what_is_trained_is_part_of_it_but_not_what_says_nothing(override: str) 
         text.startswith(f"{key} ") for text in differing_keys(nano().to_dict(), nano(override).to_dict())
     )
     older = nano().to_dict()
-    for later in ("lora", "homes"):
+    for later in ("lora", "homes", "parallel"):
         del older[later]
     del older["train"]["trainable"], older["train"]["freeze"]
     assert differing_keys(older, nano("lora.alpha=7.0").to_dict()) == []

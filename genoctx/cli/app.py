@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sys
 import tempfile
@@ -16,11 +15,10 @@ import typer
 from genoctx.cli.console import Console, get_console, set_console
 from genoctx.cli.options import global_options
 from genoctx.cli.verbs import HELP_NAMES, VERBS, LazyGroup
-from genoctx.errors import GenoctxError, UsageError
+from genoctx.errors import GenoctxError, UsageError, from_os_error
 
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -77,11 +75,15 @@ def explain(error: BaseException, console: Console) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         console.info("interrupted")
         return EXIT_INTERRUPTED
-    known = as_genoctx_error(error)
-    if known is None:
-        known = _unexpected(error, console)
+    known = in_our_terms(error, console)
     console.error(known)
     return known.exit_code
+
+
+def in_our_terms(error: BaseException, console: Console) -> GenoctxError:
+    """``error`` as one of ours; the traceback of one that nobody foresaw is kept in a file."""
+    known = as_genoctx_error(error)
+    return _unexpected(error, console) if known is None else known
 
 
 def as_genoctx_error(error: BaseException) -> GenoctxError | None:
@@ -92,15 +94,7 @@ def as_genoctx_error(error: BaseException) -> GenoctxError | None:
         error, "format_message"
     ):  # click's and typer's own: their common base has moved between versions
         return _usage(error)
-    if isinstance(error, OSError) and error.errno in _FULL:
-        where = f" while writing {error.filename}" if error.filename else ""
-        return GenoctxError(
-            f"no space left on the device{where}",
-            "free some space, or choose another place with -o; finished files are intact",
-        )
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return GenoctxError(f"{error.filename}: {error.strerror}", "check the path and its permissions")
-    return None
+    return from_os_error(error) if isinstance(error, OSError) else None
 
 
 def _usage(error: Any) -> UsageError:

@@ -21,6 +21,7 @@ class What(enum.StrEnum):
     profile = "profile"
     gpu = "gpu"
     plan = "plan"
+    homes = "homes"
     io = "io"
 
 
@@ -38,6 +39,7 @@ _OPTIONS = {
     What.profile: ("contexts", "preset", "chunk", "threads"),
     What.gpu: ("contexts", "preset", "chunk", "rounds"),
     What.plan: ("rounds",),
+    What.homes: ("contexts", "preset", "chunk", "threads", "rounds"),
     What.io: ("size", "rounds"),
 }
 _CONTEXTS = {
@@ -46,6 +48,7 @@ _CONTEXTS = {
     What.kernels: "8k",
     What.profile: "16k",
     What.gpu: "16k,64k,256k,1M",
+    What.homes: "8k",
 }
 
 
@@ -53,13 +56,13 @@ def bench(
     ctx: typer.Context,
     what: Annotated[
         What,
-        typer.Argument(help="length, profile: our own step. engine, kernels, gpu, io: beside peers."),
+        typer.Argument(help="length, profile, homes: our own step. engine, kernels, gpu, io: beside peers."),
     ],
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="length: a genome store. io: FASTA files; without, a synthetic genome.",
-            metavar="[STORE | FASTA...]",
+            help="length: a genome store. io: FASTA files; without, a synthetic genome. homes: where files go.",
+            metavar="[STORE | FASTA... | FOLDER]",
             show_default=False,
         ),
     ] = None,
@@ -87,10 +90,12 @@ def bench(
     profile: rates of this machine (products of matrices, memory) and where the time of a step goes.
     gpu: KDA beside plain torch and fla's kernel, and bfloat16 steps of a mid-size model, on an NVIDIA GPU.
     plan: predicted against measured peak memory, eight shapes a round (three rounds: 24); exit 3 over 5 %.
+    homes: a step with everything in mapped files, and each category alone, beside memory; exit 3 over 10 %.
     io: ingest beside Biopython and pyfaidx on the same files, plain and gzip.
 
     genoctx bench length stores/chrX --contexts 16k,64k --start 1M
     genoctx bench engine --contexts 2k,4k,8k
+    genoctx bench homes
     genoctx bench io genome.fa.gz
     """
     from genoctx.sizes import parse_size
@@ -120,6 +125,14 @@ def bench(
         if paths:
             raise UsageError("bench plan reads no file", "genoctx bench plan")
         bench_plan(console, rounds)
+        return
+    if what == What.homes:
+        from genoctx.cli.bench_homes import bench_homes
+
+        if len(lengths) != 1 or len(paths or []) > 1:
+            raise UsageError("bench homes takes one window length and one folder", "genoctx bench homes")
+        folder = paths[0] if paths else Path()
+        bench_homes(console, preset, lengths[0], parse_size(chunk), threads, rounds, folder)
         return
     if what == What.io:
         from genoctx.cli.bench_io import bench_io

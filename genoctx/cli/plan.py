@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from genoctx.run.plan_answer import Answer
 
 GIB = 1 << 30
+_TABLE = "16k,64k,256k,1M"
+"""Window lengths of a preset that stands alone."""
 
 
 class Fit(enum.StrEnum):
@@ -44,7 +46,7 @@ def plan(
     host_ram: Annotated[str, typer.Option(help="Memory of one node: 2TB, 512G.", show_default=False)] = "",
     disk: Annotated[str, typer.Option(help="Free disk of one node.", show_default=False)] = "",
     context: Annotated[
-        str, typer.Option(help="Window lengths, separated by commas; default: the config's.")
+        str, typer.Option(help=f"Window lengths, separated by commas; default: the config's, else {_TABLE}.")
     ] = "",
     fit: Annotated[
         Fit, typer.Option(help="auto: choose chunk size and homes, and print the settings.")
@@ -58,6 +60,7 @@ def plan(
 
     genoctx plan run.toml
     genoctx plan run.toml --fit auto
+    genoctx plan --preset gpu8 --device b200:8
     genoctx plan --preset glm-5.3-flash --device b200:64 --context 16k,128k,1M
     """
     from genoctx.config import load_plan_config
@@ -71,7 +74,8 @@ def plan(
     loaded = load_plan_config(config, preset, set_ or [])
     fleet = local_fleet(device, loaded.stream.device)
     limits = limits_of(fleet, _bytes(host_ram, "--host-ram"), _bytes(disk, "--disk"), _folder(loaded))
-    lengths = [parse_size(text) for text in context.split(",")] if context else [_length(loaded)]
+    asked = context or ("" if config else _TABLE)
+    lengths = [parse_size(text) for text in asked.split(",")] if asked else [_length(loaded)]
     if min(lengths) < 2:
         raise UsageError(f"--context {context}: a window has at least 2 tokens", "for instance --context 64k")
     answers = [
@@ -84,7 +88,8 @@ def plan(
         _show(console, answers[0])
     else:
         _show_all(console, loaded, answers)
-    if refused := [a for a in answers if not a.plan.fits]:
+    refused = [a for a in answers if not a.plan.fits]
+    if refused and (asked == context or len(refused) == len(answers)):
         first = refused[0]
         raise WouldNotFit(
             f"{first.plan.length:,} tokens on {fleet.name} would not fit: {first.problem}",
@@ -102,11 +107,13 @@ def _answer(
     lora: int,
     measure: bool,
 ) -> Answer:
+    from genoctx.engine.allowed import refuse_homes
     from genoctx.run.plan import measure_chunk, settings_of
     from genoctx.run.plan_answer import answer
     from genoctx.sizes import format_size
 
     given = settings_of(config, fleet, length, lora)
+    refuse_homes(given.homes, gpu=fleet.device is not None, ranks=fleet.count)
     measured = None
     if measure and fleet.device is None:
         console.info(f"measuring one chunk of {format_size(given.chunk)} (--no-measure: closed form alone)")
@@ -134,7 +141,7 @@ def _folder(config: Config) -> Path:
 def _length(config: Config) -> int:
     """The window of a config: train.context, or the longest of its table."""
     if config.train.context:
-        return config.train.context
+        return -(-config.train.context // config.model.token_bases)
     if config.data.windows.is_file():
         from genoctx.genome.windows import read_table
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from genoctx.cli.console import get_console
-from genoctx.errors import CheckFailed, GenoctxError, InputError, UsageError
+from genoctx.errors import CheckFailed, UsageError
 from genoctx.sizes import parse_size
-
-if TYPE_CHECKING:
-    from genoctx.report.ledger import Ledger
-    from genoctx.report.sources import Beside
 
 
 class Format(enum.StrEnum):
@@ -26,9 +22,12 @@ class Format(enum.StrEnum):
 
 
 def report(
-    ledger: Annotated[
-        Path,
-        typer.Argument(metavar="LEDGER", help="A ledger, or a run: its last evaluation beside its first."),
+    ledgers: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="LEDGER...",
+            help="A ledger, or a run: its last evaluation beside its first. Further ones: other seeds of it.",
+        ),
     ],
     before: Annotated[
         Path | None,
@@ -44,6 +43,9 @@ def report(
     block: Annotated[
         str, typer.Option("--block", metavar="BASES", help="Length of a resampled block.")
     ] = "64k",
+    test: Annotated[
+        bool, typer.Option("--test", help="Test differences, corrected for their number (Holm).")
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option(
@@ -51,11 +53,19 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Tables from one or two ledgers: bits per base with intervals, beside baselines and before training.
+    """Tables from ledgers: bits per base with intervals, beside baselines, before training and other seeds.
 
     genoctx report runs/g
     genoctx report after.npz --before before.npz -o report/ --strict
+    genoctx report runs/seed0 runs/seed1 runs/seed2 --test
     """
+    from genoctx.cli.report_inputs import (
+        all_ledgers,
+        check_windows,
+        load_baselines,
+        read_beside,
+        read_seed_runs,
+    )
     from genoctx.report.ledger import Ledger
     from genoctx.report.render import render_text, render_tsv, save_report
     from genoctx.report.sources import find_ledgers
@@ -65,15 +75,22 @@ def report(
     size = parse_size(block)
     if output is not None and output.exists() and not output.is_dir():
         raise UsageError(f"{output} is a file", "give -o a directory")
-    evaluations = find_ledgers(ledger)
+    if before is not None and len(ledgers) > 1:
+        raise UsageError(
+            "--before is for one ledger", "give runs: each is compared with its own first evaluation"
+        )
+    evaluations = find_ledgers(ledgers[0])
     first = find_ledgers(before)[-1] if before is not None else evaluations[0]
     after = Ledger.load(evaluations[-1])
     earlier = Ledger.load(first) if first != evaluations[-1] else None
     beside = read_beside(after, evaluations[-1], earlier, first)
-    baselines, notes = load_baselines(after, evaluations[-1])
+    runs = read_seed_runs(ledgers)
+    everything = all_ledgers(after, earlier, beside, runs)
+    check_windows(everything)
+    baselines, notes = load_baselines(after, evaluations[-1], everything)
     content = build_report(
         earlier, after, baselines,
-        confidence=confidence, bootstrap=bootstrap, block=size, beside=beside, notes=notes,
+        confidence=confidence, bootstrap=bootstrap, block=size, test=test, runs=runs, beside=beside, notes=notes,
     )  # fmt: skip
     if output is not None:
         paths = save_report(content, output)
@@ -88,54 +105,3 @@ def report(
             "; ".join(content["gate"]),
             "hold out more, or other sequence, or evaluate both on one window table",
         )
-
-
-def load_baselines(after: Ledger, path: Path) -> tuple[dict[str, Ledger], list[str]]:
-    """Baselines for ``after`` (kept beside its file), or none and a note that says why."""
-    from genoctx.report import cache
-
-    console = get_console()
-    kept_in = path.with_name(cache.FILE)
-    known = cache.load_baselines(kept_in, after)
-    if known is not None:
-        return known, []
-    console.info("baselines: counting words of the training windows", level=1)
-    try:
-        return _compute_baselines(after, kept_in), []
-    except (GenoctxError, OSError) as error:
-        reason = error.message if isinstance(error, GenoctxError) else str(error)
-        console.warn(f"no baselines: {reason}")
-        return {}, [f"No baselines: {reason}."]
-
-
-def _compute_baselines(after: Ledger, keep: Path) -> dict[str, Ledger]:
-    from genoctx.genome.store import GenomeStore
-    from genoctx.report.cache import genome_baselines
-    from genoctx.report.sources import table_of
-
-    if not after.header.get("store"):
-        raise InputError("the ledger does not name its genome store")
-    store, table = GenomeStore.open(after.header["store"]), table_of(after)
-    if store.digest != after.header.get("store_digest"):
-        raise InputError(f"{store.path} is not the store that the ledger was made from")
-    return genome_baselines(after, store, table.split("train"), keep)
-
-
-def read_beside(after: Ledger, path: Path, before: Ledger | None, before_path: Path) -> Beside:
-    """What lies beside the ledger at ``path`` and in its run."""
-    from genoctx.report import sources
-    from genoctx.report.ledger import Ledger
-    from genoctx.run.metrics import read_metrics
-
-    table, reason = sources.read_table_header(after)
-    run = sources.run_of(path)
-    return sources.Beside(
-        reverse=sources.read_reverse(path, after),
-        contexts=sources.read_contexts(path, after),
-        contexts_before=sources.read_contexts(before_path, before) if before is not None else None,
-        table=table,
-        leakage=sources.leakage_of(table, reason),
-        machine=after.header.get("session") or (sources.read_machine(run) if run else None),
-        metrics=read_metrics(run / "metrics.jsonl") if run else (),
-        held_out=[Ledger.load(each) for each in sources.find_ledgers(run)] if run else (),
-    )

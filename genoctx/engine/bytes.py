@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from genoctx.engine.batch import bounds
 from genoctx.model.config import DSA, SPARSE, ModelConfig
@@ -116,18 +115,3 @@ def window_bytes(
 ) -> dict[str, int]:
     """Bytes per category of ``batch`` windows of ``length`` tokens in chunks of ``chunk``."""
     return total(window_needs(config, bounds(length, chunk), batch, dtype, indexer_kl=indexer_kl))
-
-
-def optimizer_bytes(model: nn.Module) -> dict[str, int]:
-    """Bytes of AdamW over the trainable parameters of ``model``, which may live on the meta device.
-
-    ``parameters``: float32 masters of low-precision weights, and gradient sums; the weights themselves
-    are not counted. ``moments``: two averages.
-    """
-    parameters = moments = 0
-    for p in model.parameters():
-        if p.requires_grad:
-            wide = accumulator(p.dtype)
-            parameters += p.numel() * wide.itemsize * (1 if wide == p.dtype else 2)
-            moments += 2 * p.numel() * wide.itemsize
-    return {PARAMETERS: parameters, MOMENTS: moments}

@@ -7,6 +7,7 @@ computed on directly; beside a GPU, carries and ids travel chunk by chunk (genoc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from genoctx.engine.bytes import CATEGORIES, D_LATENTS, LATENTS, MOMENTS, PARAMETERS
+from genoctx.engine.allowed import refuse_homes
+from genoctx.engine.bytes import CATEGORIES
 from genoctx.engine.mapped import MappedFiles
 from genoctx.engine.pinned import Arrival, Courier, pinned_zeros
-from genoctx.errors import ConfigError
 
 Where = Literal["device", "host", "file"]
 
@@ -47,6 +48,9 @@ class Home(Protocol):
     def settle(self) -> None:
         """Wait until ``place``s hold what was stored."""
 
+    def require(self, nbytes: int) -> None:
+        """GenoctxError when a disk has no room for ``nbytes`` more; they are reserved and given back."""
+
 
 class InPlace:
     """Memory that the model computes on: of the device, or of the host where that is the device."""
@@ -74,6 +78,9 @@ class InPlace:
     def settle(self) -> None:
         return
 
+    def require(self, nbytes: int) -> None:
+        del nbytes  # what memory holds is told by the allocator alone
+
 
 class FileHome(InPlace):
     """Mapped files that a CPU computes on; pages come and go with the kernel's advice."""
@@ -96,6 +103,9 @@ class FileHome(InPlace):
 
     def behind(self, places: Iterable[Tensor]) -> None:
         self.files.behind(places)
+
+    def require(self, nbytes: int) -> None:
+        self.files.require(nbytes)
 
 
 class Beside:
@@ -130,6 +140,10 @@ class Beside:
     def settle(self) -> None:
         self.courier.settle()
 
+    def require(self, nbytes: int) -> None:
+        if self.files is not None:
+            self.files.require(nbytes)
+
 
 @dataclass(frozen=True)
 class Homes:
@@ -139,6 +153,15 @@ class Homes:
 
     def __getitem__(self, category: str) -> Home:
         return self.by_category[category]
+
+    def require(self, nbytes: Mapping[str, int]) -> None:
+        """GenoctxError when a disk has no room for so many bytes of each category, all of them together."""
+        homes = {id(home): home for home in self.by_category.values()}
+        wanted = Counter[int]()
+        for category, size in nbytes.items():
+            wanted[id(self[category])] += size
+        for key, size in wanted.items():
+            homes[key].require(size)
 
     @classmethod
     def on(cls, device: torch.device) -> Homes:
@@ -151,27 +174,11 @@ class Homes:
 
         Raises ConfigError for what a GPU cannot have elsewhere.
         """
+        refuse_homes(wanted, gpu=device.type != "cpu")
         made: dict[Where, Home] = {"device": InPlace(device)}
         for kind in {*wanted.values()} - {"device"}:
             if device.type == "cpu":
                 made[kind] = FileHome(folder) if kind == "file" else made["device"]
             else:
                 made[kind] = Beside(device, MappedFiles(folder) if kind == "file" else None)
-        if device.type != "cpu":
-            _refuse(wanted)
         return cls({name: made[wanted.get(name, "device")] for name in CATEGORIES})
-
-
-def _refuse(wanted: Mapping[str, Where]) -> None:
-    """ConfigError for what cannot be elsewhere beside a GPU."""
-    away = {name for name, kind in wanted.items() if kind != "device"}
-    for name in sorted(away & {LATENTS, D_LATENTS}):
-        raise ConfigError(
-            f"homes.{name} cannot leave the GPU: attention gathers from all of them",
-            f"set homes.{name} = 'device'; carries, ids, parameters and moments can leave",
-        )
-    if len(away & {PARAMETERS, MOMENTS}) == 1:
-        raise ConfigError(
-            "homes.parameters and homes.moments leave the GPU together: the step is taken where they are",
-            "set both to 'host' or 'file', or both to 'device'",
-        )

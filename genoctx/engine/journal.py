@@ -8,29 +8,43 @@ step/sums.safetensors                         micro-batch, sweep, chunks left, a
 step/batch-0000-chunks-000000-000016.safetensors   what chunks 0..15 of that micro-batch left
 
 Every file names the digest of what determines its content: run, windows and weights. A journal of
-another step is left alone until this one has something to say.
+another step is left alone until this one has something to say. Where many ranks walk a step, each has a
+journal, and keeps the sums before its last ones too: all go on from the latest place that all of them have.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from genoctx.engine.agreement import START, Alone, Place
 from genoctx.engine.journal_tape import forward_tensors, replay_chunk, restore_sums, sum_tensors
-from genoctx.engine.optimizer import Optimizer
 from genoctx.engine.tape import Losses, Tape
 from genoctx.engine.tensorfile import read_about, read_tensors, write_tensors
 from genoctx.errors import GenoctxError
 
-_SUMS = "sums.safetensors"
+_SUMS, _BEFORE = "sums.safetensors", "sums-before.safetensors"
 _BROKEN = (SafetensorError, OSError, ValueError, KeyError, TypeError)
+
+
+class Sums(Protocol):
+    """Who holds the gradient sums of a step: an optimizer, or the ranks' halves of one."""
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]: ...
+
+    def add_gradient(self, name: str, gradient: Tensor) -> None: ...
 
 
 class Journal:
@@ -39,29 +53,54 @@ class Journal:
     def __init__(self, folder: Path, every_seconds: float, warn: Callable[[str], None]) -> None:
         """``every_seconds`` since the last entry a finished chunk makes a new one; 0: only when asked to stop."""
         self.folder, self.every_seconds, self.warn = folder, every_seconds, warn
+        self.ranks = Alone()
         self._quiet = False
 
-    def begin(self, key: str, optimizer: Optimizer) -> tuple[int, Losses]:
+    def begin(self, key: str, sums: Sums) -> tuple[int, Losses]:
         """Start or go on with the step that ``key`` names: its first unfinished micro-batch, losses before it.
 
-        Puts the gradient sums of an interrupted step back into ``optimizer``.
+        Puts the gradient sums of an interrupted step back into ``sums``.
         """
-        self.key, self.optimizer = key, optimizer
-        self.about: dict[str, Any] = {"batch": 0, "left": None}
+        self.key, self.sums = key, sums
         self.entered = time.monotonic()
-        self._mine = False
         for half in self.folder.glob(".*.tmp-*"):
             half.unlink(missing_ok=True)
-        about = _about(self.folder / _SUMS)
-        if about is not None and about["key"] == key:
-            self.about, self._mine = about, True
-            for name, tensor in self.read(_SUMS, optimizer.device).items():
+        kept = self._places()
+        self.place = self.ranks.common({START, *kept})
+        self._source = kept.get(self.place)
+        self._mine = self.place != START
+        if not self._mine and kept:
+            self.discard()
+        self.about: dict[str, Any] = {"batch": 0, "left": None}
+        if self._source is not None:
+            self.about = _about(self.folder / self._source) or self.about
+            for name, tensor in self.read(self._source, sums.device).items():
                 if name.startswith("gradient."):
-                    optimizer.add_gradient(name.removeprefix("gradient."), tensor)
-        # the first micro-batch has no sums before its backward sweep
-        self._mine = self._mine or bool(self.segments(0))
-        self.batch, self.before = int(self.about["batch"]), Losses(**self.about.get("before", {}))
-        return self.batch, self.before
+                    sums.add_gradient(name.removeprefix("gradient."), tensor)
+        self.before = Losses(**self.about.get("before", {}))
+        return self.place.batch, self.before
+
+    def passed(self, chunks: int) -> int:
+        """How many of the ``chunks`` of its first unfinished micro-batch the backward sweep has done."""
+        return chunks + self.place.done if self.place.backward else 0
+
+    def _places(self) -> dict[Place, str | None]:
+        """Where this step could go on, and in which file the sums are that it needs there."""
+        found: dict[Place, str | None] = dict.fromkeys(self._forward_places(0))
+        for name in (_BEFORE, _SUMS):
+            about = _about(self.folder / name)
+            if about is None or about["key"] != self.key:
+                continue
+            batch, left = int(about["batch"]), about["left"]
+            if left is None:
+                found |= dict.fromkeys(self._forward_places(batch), name)
+            else:
+                found[Place(batch, True, -left)] = name
+        return found
+
+    def _forward_places(self, batch: int) -> list[Place]:
+        start = [Place(batch)] if batch else []
+        return start + [Place(batch, False, end) for _, end, _ in self.segments(batch)]
 
     def window(self, batch: int, before: Losses) -> WindowJournal:
         """The journal of micro-batch ``batch``; ``before``: losses of those before it."""
@@ -93,6 +132,8 @@ class Journal:
             self.discard()
             self._mine = True
         self.folder.mkdir(exist_ok=True)
+        if name == _SUMS and self.ranks.generations > 1 and (self.folder / _SUMS).exists():
+            os.replace(self.folder / _SUMS, self.folder / _BEFORE)
         write_tensors(self.folder / name, tensors, {**about, "key": self.key})
 
     def discard(self) -> None:
@@ -114,14 +155,17 @@ class WindowJournal:
         self.journal, self.batch, self.before = journal, batch, before
         self.written = 0
         """Chunks of the forward sweep that are in files."""
-        self.has_sums = batch == 0 or (batch == journal.about["batch"] and journal._mine)
+        self.has_sums = batch == 0 or (batch == journal.place.batch and journal._source is not None)
 
     def restore(self, tape: Tape) -> None:
         """Put ``tape``, just opened, where the interrupted window stood."""
-        journal = self.journal
-        about = journal.about if journal.about["batch"] == self.batch else {"left": None}
-        left = about["left"]
+        journal, place = self.journal, self.journal.place
+        if place.batch != self.batch:
+            return
+        left = -place.done if place.backward else None
         for first, end, path in journal.segments(self.batch):
+            if left is None and end > place.done:
+                break
             if left is not None and first > left - 1:
                 self.written = max(self.written, end)
                 continue
@@ -137,12 +181,14 @@ class WindowJournal:
                     f"{journal.folder} lacks chunks of an unfinished window",
                     "remove it: the step starts over and ends with the same weights",
                 )
-            restore_sums(tape, left, journal.read(_SUMS, tape.device), about)
+            assert journal._source is not None
+            restore_sums(tape, left, journal.read(journal._source, tape.device), journal.about)
 
     def keep(self, tape: Tape) -> None:
         """Make an entry of the chunk just finished, if it is time."""
-        every = self.journal.every_seconds
-        if every and time.monotonic() - self.journal.entered >= every:
+        journal = self.journal
+        late = time.monotonic() - journal.entered >= journal.every_seconds
+        if journal.every_seconds and journal.ranks.any(late):
             self.save(tape)
 
     def save(self, tape: Tape) -> None:
@@ -168,7 +214,7 @@ class WindowJournal:
             self.written = end
 
     def _write_sums(self, tape: Tape, left: int | None) -> None:
-        tensors = [(f"gradient.{n}", g) for n, g in self.journal.optimizer.gradients()]
+        tensors = [(f"gradient.{n}", g) for n, g in self.journal.sums.gradients()]
         about: dict[str, Any] = {"batch": self.batch, "left": left, "before": asdict(self.before)}
         if left is not None:
             tensors += sum_tensors(tape)

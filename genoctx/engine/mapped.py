@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable
@@ -40,7 +41,25 @@ class MappedFiles:
         self._maps[tensor.data_ptr()] = memory
         return tensor
 
+    def require(self, nbytes: int) -> None:
+        """GenoctxError when the disk cannot hold ``nbytes`` more now; they are reserved and given back."""
+        if nbytes:
+            os.close(self._reserved(nbytes))
+
     def _map(self, nbytes: int) -> mmap.mmap:
+        handle = self._reserved(nbytes)
+        try:
+            return mmap.mmap(handle, nbytes)
+        except OSError as error:
+            raise GenoctxError(
+                f"cannot map {nbytes:,} bytes of a file in {self.folder}: {error.strerror}",
+                "use fewer homes on 'file'",
+            ) from error
+        finally:
+            os.close(handle)
+
+    def _reserved(self, nbytes: int) -> int:
+        """An open file whose ``nbytes`` the disk has set aside."""
         try:
             handle = _unnamed(self.folder)
         except OSError as error:
@@ -50,14 +69,14 @@ class MappedFiles:
             ) from error
         try:
             os.posix_fallocate(handle, 0, nbytes)
-            return mmap.mmap(handle, nbytes)
         except OSError as error:
+            os.close(handle)
+            free = shutil.disk_usage(self.folder).free
             raise GenoctxError(
-                f"{self.folder} has no room for {nbytes:,} bytes of a mapped home: {error.strerror}",
+                f"{self.folder} has no room for {nbytes:,} bytes of mapped homes, {free:,} are free: {error.strerror}",
                 "free some space, set homes.folder to another disk, or use fewer homes on 'file'",
             ) from error
-        finally:
-            os.close(handle)
+        return handle
 
     def ahead(self, tensors: Iterable[Tensor]) -> None:
         """Ask the kernel to read the pages of ``tensors`` (views of what was allocated here)."""
@@ -67,7 +86,7 @@ class MappedFiles:
         """Take the pages that lie wholly within ``tensors`` out of this process; the file keeps them."""
         self._advise(tensors, mmap.MADV_DONTNEED, whole_pages=True)
 
-    def _advise(self, tensors: Iterable[Tensor], advice: int, whole_pages: bool) -> None:
+    def _advise(self, tensors: Iterable[Tensor], advice: int, *, whole_pages: bool) -> None:
         for tensor in tensors:
             found = self._maps.get(tensor.untyped_storage().data_ptr())
             if found is None:

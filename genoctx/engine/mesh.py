@@ -9,13 +9,17 @@ ranks, so no dimension costs memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from genoctx.errors import ConfigError
+from genoctx.errors import ConfigError, GenoctxError, shared
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,9 +74,13 @@ class Mesh:
         self.all = init_device_mesh(device_type, (world,), mesh_dim_names=("all",))
         shape = (world // layout.ep, layout.ep)
         self.experts = init_device_mesh(device_type, shape, mesh_dim_names=("copy", "ep"))
-        # as the expert dimension of a tensor is cut: first over ep, then each part over the copies
+        # how tensors are cut in files; on the host, and nobody talks over these two
+        self.all_by_part = DeviceMesh(
+            "cpu", torch.arange(world), mesh_dim_names=("all",), _init_backend=False
+        )
+        # the expert dimension: first over ep, then each part over the copies
         grid = torch.arange(world).view(shape).T.contiguous()
-        self.experts_by_part = DeviceMesh(device_type, grid, mesh_dim_names=("ep", "copy"))
+        self.experts_by_part = DeviceMesh("cpu", grid, mesh_dim_names=("ep", "copy"), _init_backend=False)
         self.control = dist.new_group(backend="gloo")
         """For words between ranks on the host: stop requests, paths, errors."""
         self.files = dist.new_group(backend="gloo")
@@ -97,6 +105,42 @@ class Mesh:
     def ep_group(self) -> dist.ProcessGroup:
         """The ranks that hold the experts of a layer between them."""
         return self.experts.get_group("ep")
+
+    @property
+    def ep_rank(self) -> int:
+        """Which of the experts of a layer this rank has."""
+        return self.rank % self.layout.ep
+
+    @property
+    def first(self) -> bool:
+        """The rank that writes what is there once."""
+        return self.rank == 0
+
+    def together(self, action: Callable[[], T]) -> T:
+        """What ``action`` returns here. If it fails on any rank, every rank raises the first one's error."""
+        result: list[T] = []
+        own: GenoctxError | None = None
+        packed: tuple[type[GenoctxError], str, str] | None = None
+        try:
+            result.append(action())
+        except GenoctxError as error:
+            own, packed = error, (type(error), error.message, error.hint)
+        for told in self.everybodys(packed):
+            if told is not None:
+                raise shared(*told) from own
+        return result[0]
+
+    def everybodys(self, value: T) -> list[T]:
+        """The ``value`` of every rank, in order, on all of them."""
+        found: list[Any] = [None] * self.layout.world
+        dist.all_gather_object(found, value, group=self.control)
+        return found
+
+    def gather(self, value: T) -> list[T]:
+        """On the first rank everybody's ``value``, in order; nothing elsewhere."""
+        found: list[Any] | None = [None] * self.layout.world if self.first else None
+        dist.gather_object(value, found, dst=0, group=self.control)
+        return found or []
 
     def sum(self, *values: float) -> list[float]:
         """Sums over all ranks, float64, in one collective on the host."""

@@ -6,9 +6,11 @@ that is lost in rounding, parameters that were frozen by mistake.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from genoctx.engine.optimizer import Optimizer
 from genoctx.errors import GenoctxError
@@ -22,29 +24,40 @@ class Movement:
     def __init__(self) -> None:
         self.still: dict[str, str] = {}
         """Trained tensors that did not move, and why."""
-        self._watched: dict[str, tuple[int, float]] = {}
+        self._watched: dict[str, tuple[int | None, float]] = {}
+        """Place and value before the step; no place where another rank watches."""
         self.trained = 0
 
     @torch.no_grad()
     def before(self, optimizer: Optimizer) -> None:
-        """Note where each tensor has its largest gradient, and its value there."""
+        """Note where each tensor has its largest gradient, and its value there.
+
+        Where ranks hold parts of a tensor, those watch whose part has the largest of all.
+        """
         self.trained = len(optimizer.masters)
-        for name, master in optimizer.masters.items():
-            if master.grad is None:
+        own = {name: _largest(master.grad) for name, master in optimizer.masters.items()}
+        all_ranks = optimizer.largest([size for size, _ in own.values()])
+        for (name, (size, place)), largest in zip(own.items(), all_ranks, strict=True):
+            if largest < 0:
                 self.still[name] = "it has no part in the loss"
-                continue
-            flat = master.grad.flatten()
-            place = int(flat.abs().argmax())
-            if flat[place] == 0:
+            elif largest == 0:
                 self.still[name] = "its gradient is zero"
             else:
-                self._watched[name] = (place, master.flatten()[place].item())
+                here = size == largest
+                value = optimizer.masters[name].flatten()[place].item() if here else -math.inf
+                self._watched[name] = (place if here else None, value)
 
     @torch.no_grad()
     def after(self, optimizer: Optimizer) -> None:
         """Compare; the watched element of a tensor that moves at all is the one that moves most."""
-        for name, (place, value) in self._watched.items():
-            if optimizer.masters[name].flatten()[place].item() == value:
+        moved = [
+            float(place is not None and optimizer.masters[name].flatten()[place].item() != value)
+            for name, (place, value) in self._watched.items()
+        ]
+        found = optimizer.largest([*moved, *(value for _, value in self._watched.values())])
+        flags, values = found[: len(moved)], found[len(moved) :]
+        for name, flag, value in zip(self._watched, flags, values, strict=True):
+            if not flag:
                 self.still[name] = f"the step is lost beside {value:.3g} in {optimizer.masters[name].dtype}"
 
     def refuse(self, asked: Mapping[str, Sequence[str]]) -> None:
@@ -72,3 +85,12 @@ class Movement:
     def _shown(self, names: Sequence[str]) -> str:
         shown = ", ".join(f"{name} ({self.still[name]})" for name in names[:SHOWN])
         return shown + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+
+
+def _largest(gradient: Tensor | None) -> tuple[float, int]:
+    """The largest absolute value and its place; -1 where there is none."""
+    if gradient is None or not gradient.numel():
+        return -1.0, 0
+    flat = gradient.flatten().abs()
+    place = int(flat.argmax())
+    return flat[place].item(), place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -43,6 +43,9 @@ class AdamWSettings:
     """Largest global gradient norm; 0 does not clip."""
 
 
+_AVERAGES = ("exp_avg", "exp_avg_sq")
+
+
 def _decays(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and "conv1d" not in name and "hc_" not in name and "_ape" not in name
 
@@ -65,9 +68,17 @@ class Optimizer:
         self.settings = settings
         self.parameters = {n: p for n, p in model.named_parameters() if p.requires_grad}
         self.homes = homes or Homes.on(next(model.parameters()).device)
+        size = sum(p.numel() * accumulator(p.dtype).itemsize for p in self.parameters.values())
+        self.homes.require({PARAMETERS: 2 * size, MOMENTS: 2 * size})
         self.masters = {n: self._master(p) for n, p in self.parameters.items()}
-        self._sums: dict[str, Tensor] = {}
+        away = self.homes[PARAMETERS].moves
+        self._sums = {n: self._zeros(PARAMETERS, m) for n, m in self.masters.items()} if away else {}
         """Memory of gradient sums that have a home, kept from step to step."""
+        self._averages: dict[Tensor, dict[str, Tensor]] = {}
+        """Memory of both moments by master."""
+        if self.homes[MOMENTS].moves:  # a disk that is full is told of now, not by the first step
+            for master in self.masters.values():
+                self._pair(master)
         self.adamw = [self._stepper(list(names)) for _, names in groupby(self.masters, key=_layer)]
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._collector(n))
@@ -87,6 +98,15 @@ class Optimizer:
         if place.device == parameter.device and wide == parameter.dtype:
             parameter.data = place  # the weights themselves live there
         return nn.Parameter(place)
+
+    def _zeros(self, category: str, master: Tensor) -> Tensor:
+        return self.homes[category].allocate(tuple(master.shape), master.dtype)
+
+    def _pair(self, master: Tensor) -> dict[str, Tensor]:
+        """Zeroed memory of AdamW's two averages, once for every master."""
+        if master not in self._averages:
+            self._averages[master] = {key: self._zeros(MOMENTS, master) for key in _AVERAGES}
+        return self._averages[master]
 
     def _stepper(self, names: list[str]) -> torch.optim.AdamW:
         decayed = [self.masters[n] for n in names if _decays(n, self.masters[n])]
@@ -116,8 +136,6 @@ class Optimizer:
         if master.grad is not None:
             master.grad += gradient.to(master.device)
         elif home.moves:
-            if name not in self._sums:
-                self._sums[name] = home.allocate(tuple(master.shape), master.dtype)
             master.grad = self._sums[name].copy_(gradient)
         else:
             master.grad = gradient.to(master.dtype, copy=True)
@@ -140,13 +158,17 @@ class Optimizer:
             total += gradient.square().sum(dtype=torch.float64).cpu()
         return math.sqrt(total.item())
 
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of each over all who hold parts of the parameters: here, one process."""
+        return values
+
     @torch.no_grad()
     def step(self, rate: float, norm: float) -> None:
         """Clip to ``clip_norm`` and take one AdamW step at learning rate ``rate``, layer by layer."""
         clip = self.settings.clip_norm
         scale = clip / norm if clip and norm > clip else None
-        for adamw in self.adamw:  # all of them first: a full disk must not leave half a step
-            self._reserve_moments(adamw)
+        for adamw in self.adamw:
+            self._open_moments(adamw)
         for i, adamw in enumerate(self.adamw):
             if i + 1 < len(self.adamw):
                 self.homes[MOMENTS].ahead(self._moments(self.adamw[i + 1]))
@@ -157,13 +179,11 @@ class Optimizer:
                 parameter.copy_(self.masters[name], non_blocking=True)
         self.zero_grad()
 
-    def _reserve_moments(self, adamw: torch.optim.AdamW) -> None:
+    def _open_moments(self, adamw: torch.optim.AdamW) -> None:
         """Zeroed averages, in their home, for every gradient that has none yet."""
         for master in (m for group in adamw.param_groups for m in group["params"]):
             if master.grad is not None and not adamw.state[master]:
-                shape, home = tuple(master.shape), self.homes[MOMENTS]
-                averages = {key: home.allocate(shape, master.dtype) for key in ("exp_avg", "exp_avg_sq")}
-                adamw.state[master].update({"step": torch.tensor(0.0), **averages})
+                adamw.state[master].update({"step": torch.tensor(0.0), **self._pair(master)})
 
     def _step(self, adamw: torch.optim.AdamW, rate: float, scale: float | None) -> None:
         """One layer's part of a step."""
@@ -193,7 +213,7 @@ class Optimizer:
         return {master: state for adamw in self.adamw for master, state in adamw.state.items()}
 
     @torch.no_grad()
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Inverse of :meth:`state`. Raises KeyError or RuntimeError naming a moment that does not belong here.
 
         Masters that are no state of their own are those of the model's weights as they are now.
@@ -210,7 +230,6 @@ class Optimizer:
             if kind == "master":
                 master.copy_(value)
             elif value.ndim:
-                place = self.homes[MOMENTS].allocate(tuple(value.shape), value.dtype)
-                owners[master].state[master][kind] = place.copy_(value)
+                owners[master].state[master][kind] = self._pair(master)[kind].copy_(value)
             else:
                 owners[master].state[master][kind] = value.clone()  # AdamW counts its steps on the host

@@ -7,19 +7,24 @@ weights and moving tokens to experts take all ranks. A rank without a window wal
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from genoctx.engine.agreement import Ranks
 from genoctx.engine.batch import Batch, Coefficients, Denominators, bounds
-from genoctx.engine.engine import Engine
+from genoctx.engine.bytes import PARAMETERS
+from genoctx.engine.engine import Engine, Scored
 from genoctx.engine.group import TorchGroup
+from genoctx.engine.half_made import HalfMade
+from genoctx.engine.homes import Homes
 from genoctx.engine.mesh import Mesh
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
-from genoctx.engine.sharding import Sharded, local
-from genoctx.engine.stream import Losses, OnChunk, train_window
+from genoctx.engine.sharding import Sharded, local, whole_tensor
+from genoctx.engine.stream import Losses, OnChunk, quiet, train_window
+from genoctx.errors import ConfigError, GenoctxError, LostContact, shared
 
 NOTHING = Coefficients()
 
@@ -63,6 +68,8 @@ class ShardedEngine(Engine):
     def __post_init__(self) -> None:
         if self.mesh.layout.cp > 1:
             self.group = TorchGroup(self.mesh.cp_group)
+        if self.journal is not None:
+            self.journal.ranks = Ranks(self.mesh)
 
     @property
     def mesh(self) -> Mesh:
@@ -70,42 +77,107 @@ class ShardedEngine(Engine):
 
     def denominators(self, batches: list[Batch]) -> Denominators:
         """Sums over all ranks; the ranks that share a window count it once."""
-        own = super().denominators([b for b in batches if not is_idle(b)])
+        mine = [batch for batch in batches if not is_idle(batch)]
+        own = self.mesh.together(lambda: super(ShardedEngine, self).denominators(mine))
         counts = self.mesh.cp_rank == 0
         weight, queries, count = self.mesh.sum(
             own.weight * counts, own.queries * counts, own.batches * counts
         )
         return Denominators(weight, int(queries), int(count))
 
+    def not_finite(self, names: list[str]) -> GenoctxError:
+        """Of the windows of all ranks: each of them raises it."""
+        said = sorted({name for others in self.mesh.everybodys(names) for name in others})
+        error = super().not_finite(said)
+        return shared(type(error), error.message, error.hint)
+
     def limits(self, batch: Batch) -> list[tuple[int, int]]:
         """Chunk limits; those of an idle window are as short as they can be."""
         return bounds(batch.length, self.mesh.layout.cp if is_idle(batch) else self.chunk)
 
+    @property
+    def first(self) -> bool:
+        return self.mesh.first
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """As of one process, one at a time. Collective."""
+        for name in sorted(name for name, _ in self.sharded.parts()):
+            yield name, whole_tensor(self.sharded, name).to(self.sharded.part(name).working)
+
+    def score_all(
+        self,
+        lengths: Sequence[int],
+        read: Callable[[int], Batch],
+        subset: Tensor,
+        letters: int = 1,
+        on_chunk: OnChunk = quiet,
+    ) -> Generator[tuple[int, Scored]]:
+        """Collective; ``on_chunk`` gets the tokens of all ranks. The first rank holds the results of a round."""
+        for chunks, taken in rounds(lengths, self.mesh.layout.dp, self.chunk):
+            index = taken[self.mesh.dp_rank]
+            batch = self.mesh.together(
+                lambda index=index, chunks=chunks: (  # type: ignore[misc]
+                    idle(chunks, self.mesh.layout.cp) if index is None else read(index)
+                )
+            )
+            found: list[tuple[int, Scored]] = []
+            for number, part in enumerate(self.score(batch, subset, letters)):
+                mine = None if index is None or part.start == part.end else (index, part)
+                found += [one for one in self.mesh.gather(mine) if one is not None]
+                begin = number * self.chunk
+                on_chunk(sum(min(self.chunk, lengths[i] - begin) for i in taken if i is not None), "score")
+            refused = True
+            try:
+                yield from sorted(found, key=lambda one: (one[0], one[1].start))
+                refused = False
+            finally:
+                refused = bool(self.mesh.largest(float(refused))[0])
+            if refused:
+                raise LostContact(
+                    "the first rank refused what was scored", "its own message says why; nothing was written"
+                )
+
     def sweeps(
         self, batches: list[Batch], per: Denominators, optimizer: Optimizer, on_chunk: OnChunk, key: str
     ) -> Losses:
-        """This rank's sweeps; the losses are those of all ranks together. Keeps no journal."""
-        del optimizer, key
-        limits = [self.limits(batch) for batch in batches]
-        self.sharded.expect(sum(len(cuts) for cuts in limits))
+        """This rank's sweeps; the losses are those of all ranks together."""
+        del optimizer
+        limits, half_made = [self.limits(batch) for batch in batches], HalfMade(self.sharded)
+        first, losses, passed = 0, Losses(), 0
+        if self.journal is not None:
+            first, losses = self.journal.begin(f"{key} {self._cut}", half_made)
+            passed = self.journal.passed(len(limits[first]))
+        self.sharded.expect(sum(len(cuts) for cuts in limits[first:]) - passed)
 
-        def passed(tokens: int, sweep: str) -> None:
+        def after_chunk(tokens: int, sweep: str) -> None:
             if sweep == "backward":
                 self.sharded.passed()
             on_chunk(tokens, sweep)
 
-        losses = Losses()
         try:
-            for batch, cuts in zip(batches, limits, strict=True):
-                weights = NOTHING if is_idle(batch) else self.coefficients
+            for i, batch in enumerate(batches[first:], first):
                 losses += train_window(
-                    self.model, batch, cuts, weights, per, passed, homes=self.homes, group=self.group
+                    self.model,
+                    batch,
+                    limits[i],
+                    NOTHING if is_idle(batch) else self.coefficients,
+                    per,
+                    after_chunk,
+                    homes=self.homes,
+                    journal=None if self.journal is None else self.journal.window(i, losses),
+                    group=self.group,
                 )
         except BaseException:
             self.sharded.abandon()
+            half_made.forget()
             raise
         sums = self.mesh.sum(losses.nats, losses.targets, losses.weight, losses.balance, losses.indexer_kl)
         return Losses(sums[0], int(sums[1]), *sums[2:])
+
+    @property
+    def _cut(self) -> str:
+        """What else the gradient sums of a rank depend on."""
+        return f"{self.mesh.layout} keep {self.sharded.keep} rank {self.mesh.rank}"
 
 
 class _Parts(nn.Module):
@@ -125,9 +197,15 @@ class _Parts(nn.Module):
 class ShardedOptimizer(Optimizer):
     """AdamW over the rank's parts; the gradient norm is that of all ranks together."""
 
-    def __init__(self, sharded: Sharded, settings: AdamWSettings) -> None:
+    def __init__(self, sharded: Sharded, settings: AdamWSettings, homes: Homes | None = None) -> None:
+        """Raises ConfigError for a home of parameters that is not the device's: FSDP2 keeps their parts."""
+        if homes is not None and homes[PARAMETERS].moves:
+            raise ConfigError(
+                "homes.parameters cannot leave the device where ranks share the parameters",
+                "set homes.parameters = 'device' (on a GPU homes.moments too): more ranks make the parts smaller",
+            )
         self.sharded = sharded
-        super().__init__(_Parts(sharded), settings)
+        super().__init__(_Parts(sharded), settings, homes)
 
     def zero_grad(self) -> None:
         super().zero_grad()
@@ -141,3 +219,7 @@ class ShardedOptimizer(Optimizer):
             if name not in self.sharded.replicated or self.sharded.mesh.rank == 0:
                 mine += gradient.square().sum(dtype=torch.float64).cpu()
         return math.sqrt(self.sharded.mesh.sum(mine.item())[0])
+
+    def largest(self, values: list[float]) -> list[float]:
+        """Of each over all ranks."""
+        return self.sharded.mesh.largest(*values)

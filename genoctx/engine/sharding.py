@@ -13,7 +13,8 @@ Gradients are sums, never means: the loss is divided once, by a denominator over
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,14 +27,21 @@ from torch.distributed.tensor import DTensor
 
 from genoctx.engine.experts import ExpertParallel
 from genoctx.engine.mesh import Mesh
+from genoctx.engine.parts import Part, is_sharded_experts, local, part_of, whole_part
+from genoctx.errors import ConfigError
 from genoctx.model.carry import Aux, Choices, Chunk, DsaCarry, DsaRow, KdaCarry
 from genoctx.model.hybrid import Hybrid
 from genoctx.model.moe import MoE
 from genoctx_kernels.numerics import accumulator
 
+# what a layer returns is changed in place by nobody
+warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
 # FSDP2 hangs its hooks on the tensors it finds in a layer's arguments and results
 for _value in (Aux, Choices, Chunk, DsaCarry, DsaRow, KdaCarry):
     pytree.register_dataclass(_value)
+
+
+__all__ = ["OnWhole", "Part", "Sharded", "full_tensors", "local", "shard", "whole_tensor"]
 
 
 @dataclass
@@ -95,6 +103,22 @@ class Sharded:
                 found[name] = total
         return found
 
+    def part(self, name: str) -> Part:
+        """What this rank holds of the parameter ``name``."""
+        replicated = self.replicated.get(name)
+        if replicated is not None:
+            return whole_part(replicated)
+        return part_of(name, self.parameters[name], self.mesh)
+
+    def trained(self, name: str) -> bool:
+        """Whether the parameter ``name`` is."""
+        return (self.replicated if name in self.replicated else self.parameters)[name].requires_grad
+
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """Every parameter's, in the model's order."""
+        for name, _ in self.model.named_parameters():
+            yield name, self.part(name)
+
     def zero_grad(self) -> None:
         for parameter in (*self.parameters.values(), *self.replicated.values()):
             parameter.grad = None
@@ -106,37 +130,42 @@ class Sharded:
         self.zero_grad()
 
 
-def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, sharing its memory."""
-    part = tensor.detach()
-    return part.to_local() if isinstance(part, DTensor) else part
-
-
-def is_sharded_experts(name: str, mesh: Mesh) -> bool:
-    """Whether a parameter is split by expert before it is sharded."""
-    return mesh.layout.ep > 1 and ".mlp.experts." in name
-
-
-def whole_shape(name: str, part: Tensor, mesh: Mesh) -> tuple[int, ...]:
-    """Shape of the parameter ``name`` as one process has it."""
-    first, *rest = part.shape
-    return (first * mesh.layout.ep if is_sharded_experts(name, mesh) else first, *rest)
-
-
-def shard(model: Hybrid, mesh: Mesh, *, keep: bool) -> Sharded:
+def shard(model: Hybrid, mesh: Mesh, *, keep: bool, device: str | torch.device | None = None) -> Sharded:
     """Spread ``model``, the same on every rank, over the mesh; its own parameters become parts of it.
 
     Low-precision trainable parameters become float32 and are rounded when they are gathered, so the
-    parts serve as the optimizer's masters.
+    parts serve as the optimizer's masters. A model on the meta device gets memory for its parts alone, on
+    ``device``, with nothing in it. Raises ConfigError for adapters on experts that ranks hold between them.
     """
+    refuse_shared_adapters(model, mesh)
     dtype = model.embed_tokens.weight.dtype
     wide = accumulator(dtype)
-    held = {p for p in model.parameters() if p.dtype != dtype}
+    held = {name: p for name, p in model.named_parameters() if p.dtype != dtype}
     for p in model.parameters():
         if p.requires_grad:
             p.data = p.data.to(wide)
+    _wrap(model, mesh, dtype, set(held.values()), keep=keep)
+    if device is not None:
+        model.to_empty(device=device)
+    named = dict(model.named_parameters())
+    for name, p in named.items():
+        p.working_dtype = dtype if p.dtype == wide and name not in held else p.dtype  # type: ignore[attr-defined]
+    return Sharded(
+        model,
+        mesh,
+        keep,
+        dtype,
+        {n: p for n, p in named.items() if n not in held},
+        {n: p for n, p in named.items() if n in held},
+    )
+
+
+def _wrap(model: Hybrid, mesh: Mesh, dtype: torch.dtype, held: set[nn.Parameter], *, keep: bool) -> None:
+    """FSDP2 around every layer, what expert parallelism cuts within it, and the rest."""
     # whatever is gathered is rounded to the model's dtype; the float32 inputs of a layer stay as they are
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=wide, cast_forward_inputs=False)
+    policy = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=accumulator(dtype), cast_forward_inputs=False
+    )
 
     def wrap(module: nn.Module, over: object) -> None:
         fully_shard(module, mesh=over, mp_policy=policy, reshard_after_forward=not keep, ignored_params=held)  # type: ignore[call-overload]
@@ -154,17 +183,35 @@ def shard(model: Hybrid, mesh: Mesh, *, keep: bool) -> Sharded:
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     root.set_reduce_scatter_unused_params(True)  # a rank with nothing to do has no indexer loss
-    named = dict(model.named_parameters())
-    for p in named.values():
-        p.working_dtype = dtype if p.dtype == wide and p not in held else p.dtype  # type: ignore[attr-defined]
-    return Sharded(
-        model,
-        mesh,
-        keep,
-        dtype,
-        {n: p for n, p in named.items() if p not in held},
-        {n: p for n, p in named.items() if p in held},
-    )
+
+
+def refuse_shared_adapters(model: Hybrid, mesh: Mesh) -> None:
+    """ConfigError for adapters on experts that ranks hold between them."""
+    for layer in model.layers:
+        if mesh.layout.ep > 1 and isinstance(layer.mlp, MoE) and layer.mlp.experts.adapters:
+            raise ConfigError(
+                f"adapters on routed experts ({', '.join(layer.mlp.experts.adapters)}) do not go with "
+                f"parallel.ep {mesh.layout.ep}",
+                "set parallel.ep = 1, or take the routed experts out of lora.targets",
+            )
+
+
+def whole_tensor(sharded: Sharded, name: str, part: Tensor | None = None) -> Tensor:
+    """A parameter, or another tensor that is cut as it is (``part`` of this rank), whole on every rank. Collective."""
+    if name in sharded.replicated:
+        return sharded.replicated[name].detach() if part is None else part
+    like = sharded.parameters[name].detach()
+    assert isinstance(like, DTensor)
+    if part is not None:
+        like = DTensor.from_local(
+            part, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        )
+    tensor = like.full_tensor()
+    if is_sharded_experts(name, sharded.mesh):
+        parts = [torch.empty_like(tensor) for _ in range(sharded.mesh.layout.ep)]
+        dist.all_gather(parts, tensor, group=sharded.mesh.ep_group)
+        tensor = torch.cat(parts)
+    return tensor
 
 
 OnWhole = Callable[[str, Tensor], None]
@@ -176,14 +223,4 @@ def full_tensors(sharded: Sharded, visit: OnWhole) -> None:
     Collective; what one process would have as ``named_parameters``, bit for bit.
     """
     for name, _ in sharded.model.named_parameters():
-        if name in sharded.replicated:
-            visit(name, sharded.replicated[name].detach())
-            continue
-        whole = sharded.parameters[name].detach()
-        assert isinstance(whole, DTensor)
-        tensor = whole.full_tensor()
-        if is_sharded_experts(name, sharded.mesh):
-            parts = [torch.empty_like(tensor) for _ in range(sharded.mesh.layout.ep)]
-            dist.all_gather(parts, tensor, group=sharded.mesh.ep_group)
-            tensor = torch.cat(parts)
-        visit(name, tensor)
+        visit(name, whole_tensor(sharded, name))

@@ -22,7 +22,7 @@ from genoctx.engine.group import TorchGroup
 from genoctx.engine.homes import Homes
 from genoctx.engine.journal import WindowJournal
 from genoctx.engine.tape import Bounds, Losses, Tape
-from genoctx.model.carry import Carry
+from genoctx.model.carry import Carry, KdaCarry
 from genoctx.model.hybrid import Hybrid, Output
 from genoctx_kernels.loss import linear_cross_entropy
 
@@ -62,12 +62,13 @@ def forward_sweep(
     return tape
 
 
-def _attach(carry: Carry) -> tuple[Carry, list[Tensor]]:
-    """The same carry as leaves of a new graph."""
+def _attach(carry: Carry, with_keys: bool) -> tuple[Carry, list[Tensor]]:
+    """The same carry as leaves of a new graph; only the indexer's KL differentiates the keys of open pools."""
     leaves: list[Tensor] = []
     attached = []
     for layer in carry:
-        fresh = tuple(t.detach().requires_grad_() for t in layer.tensors())
+        differentiated = with_keys or isinstance(layer, KdaCarry)
+        fresh = tuple(t.detach().requires_grad_(differentiated) for t in layer.tensors())
         leaves.extend(fresh)
         attached.append(layer.replaced(fresh))
     return tuple(attached), leaves
@@ -109,12 +110,13 @@ def backward_sweep(
     on_chunk: OnChunk = quiet,
 ) -> Losses:
     """Chunks from last to first; adds parameter gradients into ``.grad``. The tape is used up."""
-    tape.open_gradients(with_keys=weights.indexer_kl > 0)
+    with_keys = weights.indexer_kl > 0
+    tape.open_gradients(with_keys)
     for start, end in reversed(bounds[: tape.left]):
         part, pieces = tape.piece(batch, start, end)
         chunk = part.to(model.device)
         entering, choices = tape.take()
-        carry, leaves = _attach(entering)
+        carry, leaves = _attach(entering, with_keys)
         out = model(chunk.tokens_BT, carry, skip=chunk.skip, choices=choices, pieces=pieces)
         if tape.leaving is None:  # the last chunk: only now is everything counted and stored
             tape.seal()

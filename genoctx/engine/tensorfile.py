@@ -1,8 +1,8 @@
 """Tensors in one file, written piece by piece and at once visible: safetensors without a second copy.
 
 The library's writer wants every tensor copied out of the slab it is a view of, which doubles the memory
-at the worst moment. The format is a length (8 bytes, little endian), a JSON header and the raw bytes; it
-is read with the library itself, which checks that a file is whole.
+at the worst moment; so ours writes (genoctx/model/hub_write.py), and the library reads, which checks that a
+file is whole.
 """
 
 from __future__ import annotations
@@ -11,55 +11,29 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from genoctx.files import sync_folder
-
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-}
-_PIECE_BYTES = 64 << 20
+from genoctx.model.hub_write import held, write_file
 
 
 def write_tensors(path: Path, tensors: Iterable[tuple[str, Tensor]], about: Mapping[str, Any]) -> None:
     """Replace ``path`` by ``tensors`` and the JSON object ``about``, durably. OSError when the disk refuses."""
-    listed = list(tensors)
-    header: dict[str, Any] = {"__metadata__": {"about": json.dumps(about, allow_nan=False)}}
-    end = 0
-    for name, tensor in listed:
-        start, end = end, end + tensor.nbytes
-        shape = list(tensor.shape)
-        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
-    raw = json.dumps(header).encode()
-    raw += b" " * (-len(raw) % 8)
     temp = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         with temp.open("wb") as file:
-            file.write(len(raw).to_bytes(8, "little") + raw)
-            for _, tensor in listed:
-                _write(file, tensor)
+            entries = [held(name, tensor) for name, tensor in tensors]
+            write_file(file, entries, {"about": json.dumps(about, allow_nan=False)})
             file.flush()
             os.fsync(file.fileno())
         os.replace(temp, path)
     finally:
         temp.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def _write(file: IO[bytes], tensor: Tensor) -> None:
-    flat = tensor.detach().contiguous().flatten()
-    if flat.numel():  # zero elements cannot be seen as bytes
-        for piece in flat.view(torch.uint8).split(_PIECE_BYTES):
-            file.write(memoryview(piece.cpu().numpy()))
 
 
 def read_about(path: Path) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from genoctx_kernels.moe import Pair
 from genoctx_kernels.numerics import accumulator
+from genoctx_kernels.product import linear
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,14 @@ class LowRank(nn.Module):
         self.lora_B = nn.Parameter(torch.zeros(*groups, outputs, rank, dtype=dtype, device=weight.device))
         self.scale = scale
 
+    def drawn(self, generator: torch.Generator) -> Tensor:
+        """A fresh A: uniform in +-1/sqrt(I), float32 on the CPU."""
+        return (torch.rand(self.lora_A.shape, generator=generator) * 2 - 1) * self.lora_A.shape[-1] ** -0.5
+
     @torch.no_grad()
     def draw(self, generator: torch.Generator) -> None:
-        """A uniform in +-1/sqrt(I), on the CPU whatever the device; B zero."""
-        bound = self.lora_A.shape[-1] ** -0.5
-        drawn = torch.rand(self.lora_A.shape, generator=generator) * 2 - 1
-        self.lora_A.copy_(drawn * bound)
+        """Fresh values: A drawn, B zero."""
+        self.lora_A.copy_(self.drawn(generator))
         self.lora_B.zero_()
 
     def pair(self, dtype: torch.dtype) -> Pair:
@@ -68,7 +70,7 @@ class LowRank(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """scale * B A x for ``x`` [..., I]."""
         a, b = self.pair(x.dtype)
-        return F.linear(F.linear(x, a), b)
+        return linear(linear(x, a), b)
 
     @torch.no_grad()
     def delta(self) -> Tensor:
@@ -92,7 +94,7 @@ class AdaptedLinear(nn.Linear):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight) + self.adapter(x)
+        return linear(x, self.weight) + self.adapter(x)
 
 
 def pair_of(linear: nn.Module, dtype: torch.dtype) -> Pair | None:

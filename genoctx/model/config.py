@@ -48,6 +48,7 @@ class ModelConfig:
     linear_gate_low_rank: int = 128
     """Width of the two low-rank gates f and g; the hub model uses the KDA head dimension."""
     linear_lower_bound: float = -5.0
+    """Log-decay per token lies above it; the kernels' anchors keep -5 within float32, not less."""
     num_attention_heads: int = 64
     q_lora_rank: int = 1536
     kv_lora_rank: int = 512
@@ -88,6 +89,11 @@ class ModelConfig:
             raise ConfigError(
                 f"model.index_topk {self.index_topk} is not a multiple of model.index_kpool {self.index_kpool}",
                 "the indexer selects whole pools; change one of the two",
+            )
+        if not -5 <= self.linear_lower_bound < 0:
+            raise ConfigError(
+                f"model.linear_lower_bound {self.linear_lower_bound} is not in [-5, 0)",
+                "stronger decays overflow float32 between the kernels' anchors; the published value is -5.0",
             )
         for name in (
             "vocab_size",

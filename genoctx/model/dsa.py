@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from genoctx.model.adapter import pair_of
 from genoctx.model.carry import Allocate, Chunk, DsaCarry, DsaRow, Prefix, Storage, working_like
 from genoctx.model.config import ModelConfig
+from genoctx.model.linear import Linear
 from genoctx.model.norms import LayerNorm, RMSNorm
 from genoctx.model.parallel.edges import Edges, exchange
 from genoctx.model.parallel.pieces import RowPieces
@@ -42,9 +43,9 @@ class Indexer(nn.Module):
         super().__init__()
         heads, width, pool = config.index_n_heads, config.index_head_dim, config.index_kpool
         self.heads, self.pool, self.top = heads, pool, config.topk_pools
-        self.wq_b = nn.Linear(config.q_lora_rank, heads * width, bias=False)
-        self.wk = nn.Linear(config.hidden_size, width, bias=False)
-        self.weights_proj = nn.Linear(config.hidden_size, heads, bias=False)
+        self.wq_b = Linear(config.q_lora_rank, heads * width)
+        self.wk = Linear(config.hidden_size, width)
+        self.weights_proj = Linear(config.hidden_size, heads)
         self.k_norm = LayerNorm(width)
         self.index_kpool_compress_ape = nn.Parameter(torch.zeros(pool, width))
         self.index_kpool_compress_gate = nn.Parameter(torch.ones(width, config.hidden_size))
@@ -67,13 +68,13 @@ class SparseAttention(nn.Module):
         hidden, self.heads = config.hidden_size, config.num_attention_heads
         self.qk, self.v, self.latent = config.qk_nope_head_dim, config.v_head_dim, config.kv_lora_rank
         self.pool, self.top, self.kl_mode = config.index_kpool, config.topk_pools, kl_mode
-        self.q_a_proj = nn.Linear(hidden, config.q_lora_rank, bias=False)
+        self.q_a_proj = Linear(hidden, config.q_lora_rank)
         self.q_a_layernorm = RMSNorm(config.q_lora_rank, config.rms_norm_eps)
-        self.q_b_proj = nn.Linear(config.q_lora_rank, self.heads * self.qk, bias=False)
-        self.kv_a_proj_with_mqa = nn.Linear(hidden, self.latent, bias=False)
+        self.q_b_proj = Linear(config.q_lora_rank, self.heads * self.qk)
+        self.kv_a_proj_with_mqa = Linear(hidden, self.latent)
         self.kv_a_layernorm = RMSNorm(self.latent, config.rms_norm_eps)
-        self.kv_b_proj = nn.Linear(self.latent, self.heads * (self.qk + self.v), bias=False)
-        self.o_proj = nn.Linear(self.heads * self.v, hidden, bias=False)
+        self.kv_b_proj = Linear(self.latent, self.heads * (self.qk + self.v))
+        self.o_proj = Linear(self.heads * self.v, hidden)
         self.indexer = Indexer(config)
         if kl_mode == "off":
             self.indexer.requires_grad_(False)

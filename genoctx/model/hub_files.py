@@ -20,7 +20,7 @@ from torch import Tensor
 from genoctx.errors import InputError
 from genoctx.model.hub_header import DTYPES, SINGLE_FILE, Stored, read_header, read_index
 
-_PIECE = 16 << 20
+PIECE = 16 << 20
 
 
 class HubFiles:
@@ -64,9 +64,19 @@ class HubFiles:
     def read(self, name: str) -> Tensor:
         """A tensor as it is stored, in memory of exactly its size."""
         stored = self.tensors[name]
-        raw = torch.empty(stored.size, dtype=torch.uint8)
-        self._fill(stored, 0, memoryview(raw.numpy().data))
-        return raw.view(DTYPES[stored.dtype]).reshape(stored.shape)
+        return self._at(stored, 0, stored.shape)
+
+    def rows(self, name: str, first: int, last: int) -> Tensor:
+        """Rows ``first``..``last`` - 1 of a tensor as it is stored."""
+        stored = self.tensors[name]
+        row = stored.size // max(1, stored.shape[0])
+        return self._at(stored, first * row, (last - first, *stored.shape[1:]))
+
+    def _at(self, stored: Stored, begin: int, shape: tuple[int, ...]) -> Tensor:
+        found = torch.empty(shape, dtype=DTYPES[stored.dtype])
+        if found.numel():
+            self._fill(stored, begin, memoryview(found.flatten().view(torch.uint8).numpy().data))
+        return found
 
     def pieces(self, name: str, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
         """Bytes ``first`` to ``last`` of a tensor, a few MiB at a time.
@@ -75,9 +85,9 @@ class HubFiles:
         """
         stored = self.tensors[name]
         end = stored.size if last is None else last
-        buffer = memoryview(bytearray(min(_PIECE, end - first)))
-        for at in range(first, end, _PIECE):
-            part = buffer[: min(_PIECE, end - at)]
+        buffer = memoryview(bytearray(min(PIECE, end - first)))
+        for at in range(first, end, PIECE):
+            part = buffer[: min(PIECE, end - at)]
             self._fill(stored, at, part)
             yield part
 

@@ -28,16 +28,19 @@ def hub_name(name: str) -> str:
     return name if name == _HEAD else PREFIX + name
 
 
-def hub_parts(name: str, parameter: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """(hub name, view of the parameter) pairs that one of our parameters is made of."""
+def hub_parts(name: str, parameter: Tensor, first: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """(hub name, view of the parameter) pairs that one of our parameters is made of.
+
+    ``first``: the number of the first expert in ``parameter``, which may hold some of them only.
+    """
     if name.endswith("mlp.experts.gate_up_proj"):
         stem, inner = hub_name(name.removesuffix("gate_up_proj")), parameter.shape[1] // 2
-        for e, expert in enumerate(parameter):
+        for e, expert in enumerate(parameter, first):
             yield f"{stem}{e}.gate_proj.weight", expert[:inner]
             yield f"{stem}{e}.up_proj.weight", expert[inner:]
     elif name.endswith("mlp.experts.down_proj"):
         stem = hub_name(name.removesuffix("down_proj"))
-        for e, expert in enumerate(parameter):
+        for e, expert in enumerate(parameter, first):
             yield f"{stem}{e}.down_proj.weight", expert
     else:
         yield hub_name(name), parameter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +15,9 @@ from genoctx.model.hub_header import DTYPES, INDEX_FILE, SINGLE_FILE
 
 SHARD_BYTES = 5 * 10**9
 """Largest file, unless one tensor alone is larger."""
+
+_PIECE_BYTES = 64 << 20
+"""Of a tensor that comes from another device, at a time."""
 
 Piece = bytes | memoryview
 OnBytes = Callable[[int], None]
@@ -45,9 +48,13 @@ def as_bytes(tensor: Tensor) -> memoryview:
 
 
 def held(name: str, tensor: Tensor) -> Entry:
-    """An entry of a tensor that is in memory anyway."""
-    size = tensor.numel() * tensor.itemsize
-    return Entry(name, spelling(tensor.dtype), tuple(tensor.shape), size, lambda: [as_bytes(tensor)])
+    """An entry of a tensor that is in memory anyway, whatever memory that is; written without a second copy."""
+
+    def pieces() -> Iterator[Piece]:
+        if tensor.numel():  # nothing cannot be seen as bytes
+            yield from map(as_bytes, tensor.detach().reshape(-1).split(_PIECE_BYTES // tensor.itemsize))
+
+    return Entry(name, spelling(tensor.dtype), tuple(tensor.shape), tensor.nbytes, pieces)
 
 
 def write_shards(
@@ -68,7 +75,7 @@ def write_shards(
         names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
     for name, shard in zip(names, shards, strict=True):
         with (directory / name).open("wb") as file:
-            _write_file(file, shard, on_bytes)
+            write_file(file, shard, {"format": "pt"}, on_bytes)
     if len(shards) > 1:
         places = {e.name: name for name, shard in zip(names, shards, strict=True) for e in shard}
         total = sum(e.size for shard in shards for e in shard)
@@ -89,10 +96,13 @@ def _divide(entries: Iterable[Entry], shard_bytes: int) -> list[list[Entry]]:
     return shards
 
 
-def _write_file(file: BinaryIO, entries: list[Entry], on_bytes: OnBytes) -> None:
+def write_file(
+    file: BinaryIO, entries: Iterable[Entry], metadata: Mapping[str, str], on_bytes: OnBytes = lambda n: None
+) -> None:
+    """One safetensors file of ``entries``, with ``metadata`` in its header. OSError when the disk refuses."""
     # readers view the numbers in place, so the widest come first and every one is aligned
     entries = sorted(entries, key=_width, reverse=True)
-    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for entry in entries:
         places = [end, end + entry.size]

@@ -6,7 +6,7 @@ Letters: B rows, T tokens, N streams, D hidden.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -132,21 +132,34 @@ def _draw_dt_bias(size: int, generator: torch.Generator) -> Tensor:
     return dt + torch.log(-torch.expm1(-dt))
 
 
+def drawn(
+    config: ModelConfig, shapes: Iterable[tuple[str, Sequence[int]]], seed: int
+) -> Iterator[tuple[str, Tensor]]:
+    """Fresh weights by name, float32 on the CPU, one after the other from one seeded generator.
+
+    ``shapes`` of all parameters in the model's order: what is drawn depends on what was drawn before.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    std, pad = config.initializer_range, config.pad_token_id
+    for name, shape in shapes:
+        if name.endswith(("norm.weight", "layernorm.weight", "_scale", "compress_gate")):
+            value = torch.ones(*shape)
+        elif name.endswith(("bias", "_base", "A_log", "_ape")) and not name.endswith("dt_bias"):
+            value = torch.zeros(*shape)
+        elif name.endswith("dt_bias"):
+            value = _draw_dt_bias(math.prod(shape), generator)
+        elif name.endswith("conv1d.weight"):
+            value = torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+        else:
+            value = torch.randn(*shape, generator=generator) * std
+        if name == "embed_tokens.weight" and pad is not None:
+            value[pad].zero_()
+        yield name, value
+
+
 @torch.no_grad()
 def initialise(model: Hybrid, seed: int) -> None:
-    """Draw all weights on the CPU from one seeded generator, whatever device they live on."""
-    generator = torch.Generator().manual_seed(seed)
-    std = model.config.initializer_range
-    for name, p in model.named_parameters():
-        if name.endswith(("norm.weight", "layernorm.weight", "_scale", "compress_gate")):
-            p.fill_(1.0)
-        elif name.endswith(("bias", "_base", "A_log", "_ape")) and not name.endswith("dt_bias"):
-            p.zero_()
-        elif name.endswith("dt_bias"):
-            p.copy_(_draw_dt_bias(p.numel(), generator))
-        elif name.endswith("conv1d.weight"):
-            p.copy_(torch.randn(p.shape, generator=generator) * p.shape[-1] ** -0.5)
-        else:
-            p.copy_(torch.randn(p.shape, generator=generator) * std)
-    if (pad := model.config.pad_token_id) is not None:
-        model.embed_tokens.weight[pad].zero_()
+    """Draw all weights, whatever device they live on."""
+    shapes = [(name, p.shape) for name, p in model.named_parameters()]
+    for (_, value), p in zip(drawn(model.config, shapes, seed), model.parameters(), strict=True):
+        p.copy_(value)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from genoctx.model.carry import Chunk, KdaCarry, working_like
 from genoctx.model.config import ModelConfig
+from genoctx.model.linear import Linear
 from genoctx.model.norms import l2_normalise
 from genoctx.model.parallel.edges import Edges, exchange
 from genoctx.model.parallel.pieces import Pieces
@@ -17,10 +18,6 @@ from genoctx.model.parallel.state import kda_piece
 from genoctx_kernels.conv import short_conv
 from genoctx_kernels.kda import kda
 from genoctx_kernels.numerics import accumulator, up
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    return nn.Linear(inputs, outputs, bias=False)
 
 
 class _Conv(nn.Module):
@@ -47,15 +44,15 @@ class KimiDeltaAttention(nn.Module):
         self.conv_width = config.linear_conv_kernel_dim
         self.lower_bound, self.eps = config.linear_lower_bound, config.rms_norm_eps
         inner = self.heads * self.width
-        self.q_proj, self.k_proj, self.v_proj = (_linear(hidden, inner) for _ in range(3))
+        self.q_proj, self.k_proj, self.v_proj = (Linear(hidden, inner) for _ in range(3))
         self.q_conv1d, self.k_conv1d, self.v_conv1d = (_Conv(inner, self.conv_width) for _ in range(3))
-        self.f_a_proj, self.f_b_proj = _linear(hidden, low), _linear(low, inner)
-        self.g_a_proj, self.g_b_proj = _linear(hidden, low), _linear(low, inner)
-        self.b_proj = _linear(hidden, self.heads)
+        self.f_a_proj, self.f_b_proj = Linear(hidden, low), Linear(low, inner)
+        self.g_a_proj, self.g_b_proj = Linear(hidden, low), Linear(low, inner)
+        self.b_proj = Linear(hidden, self.heads)
         self.A_log = nn.Parameter(torch.zeros(self.heads))
         self.dt_bias = nn.Parameter(torch.zeros(inner))
         self.o_norm = _Scale(self.width)
-        self.o_proj = _linear(inner, hidden)
+        self.o_proj = Linear(inner, hidden)
 
     def initial_carry(self, batch: int) -> KdaCarry:
         weight = working_like(self.q_proj.weight)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from genoctx.errors import ConfigError
 from genoctx.model.adapter import AdaptedLinear, Lora, LowRank
 from genoctx.model.hybrid import Hybrid
+from genoctx.model.linear import Linear
 from genoctx.model.moe import Experts, Router
 from genoctx.model.select import select
 
@@ -144,7 +145,7 @@ def merge(model: Hybrid) -> None:
 
 def _plain(weight: Tensor) -> nn.Linear:
     with torch.device("meta"):
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+        linear = Linear(weight.shape[1], weight.shape[0])
     assert isinstance(weight, nn.Parameter)
     linear.weight = weight
     return linear

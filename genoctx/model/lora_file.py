@@ -27,6 +27,7 @@ from genoctx.model.hub_fit import CONFIG_FILE, refuse
 from genoctx.model.hub_names import PREFIX, hub_name, hub_parts, hub_tensors
 from genoctx.model.hybrid import Hybrid
 from genoctx.model.lora import adapters, add_adapters, merge
+from genoctx.model.shard_files import SHARDS
 from genoctx.model.weights import load_model, load_weights
 
 TENSORS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -53,7 +54,7 @@ def is_adapter(directory: Path) -> bool:
 def fingerprint(directory: Path) -> str:
     """16 hex digits of a directory of weights: names and sizes of its files, and 64 KiB at 16 places of each."""
     digest = hashlib.sha256()
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in sorted([*directory.glob("*.safetensors"), *(directory / SHARDS).glob("*.distcp")]):
         if path.name == _OPTIMIZER:
             continue
         size = path.stat().st_size

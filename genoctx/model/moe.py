@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from genoctx.model.adapter import LowRank
 from genoctx.model.carry import Aux, Choices, Chunk
 from genoctx.model.config import ModelConfig
+from genoctx.model.linear import Linear
 from genoctx_kernels.moe import Pair, routed_experts
 from genoctx_kernels.numerics import up
 from genoctx_kernels.swiglu import clamped_swiglu
@@ -22,8 +23,8 @@ class DenseMLP(nn.Module):
 
     def __init__(self, hidden: int, inner: int, limit: float) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(hidden, inner, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(inner, hidden, bias=False)
+        self.gate_proj, self.up_proj = (Linear(hidden, inner) for _ in range(2))
+        self.down_proj = Linear(inner, hidden)
         self.limit = limit
 
     def forward(self, x: Tensor) -> Tensor:

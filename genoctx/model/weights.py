@@ -1,5 +1,6 @@
 """Weights of a model from and to a directory in the hub layout: safetensors, ``config.json``.
 
+What many ranks wrote (genoctx/model/shard_files.py) is read the same way.
 Loading goes tensor by tensor: beside the model itself, the memory of one stored tensor is needed.
 Tensors in blocks of float8 are dequantised on the way (genoctx/model/fp8.py).
 """
@@ -16,16 +17,16 @@ from torch import Tensor
 from genoctx.model.block import LM_ONLY, Objectives
 from genoctx.model.fp8 import Block, dequantise_into
 from genoctx.model.hub_config import float8_block, read_hub_config, read_hub_json, to_hub
-from genoctx.model.hub_files import HubFiles
 from genoctx.model.hub_fit import CONFIG_FILE, config_problems, fit, refuse, slice_config
 from genoctx.model.hub_names import StoredNames, hub_tensors
 from genoctx.model.hub_write import SHARD_BYTES, held, write_shards
 from genoctx.model.hybrid import Hybrid, build
+from genoctx.model.shard_files import Files, open_files
 
 
 @torch.no_grad()
 def load_weights(model: Hybrid, directory: Path, layers: Sequence[int] | None = None) -> None:
-    """Fill ``model`` from a hub-layout directory; all problems are listed in one InputError beforehand.
+    """Fill ``model`` from a hub-layout or sharded directory; all problems are listed in one InputError beforehand.
 
     ``layers[j]`` names the checkpoint's layer that becomes our layer j; without it the numbers must agree.
     A multi-token-prediction layer and a vision tower are left alone. Adapters in ``directory`` are added to
@@ -36,7 +37,7 @@ def load_weights(model: Hybrid, directory: Path, layers: Sequence[int] | None = 
     if is_adapter(directory) and layers is None:
         load_merged(model, directory)
         return
-    with HubFiles(directory) as files:
+    with open_files(directory) as files:
         block = float8_block(read_hub_json(directory / CONFIG_FILE))
         found = fit(model, files, block, layers)
         problems = config_problems(model.config, directory, layers) + found.problems
@@ -46,7 +47,7 @@ def load_weights(model: Hybrid, directory: Path, layers: Sequence[int] | None = 
             read_into(found.copies[name], files, found.names, name, block)
 
 
-def read_into(target: Tensor, files: HubFiles, names: StoredNames, name: str, block: Block) -> None:
+def read_into(target: Tensor, files: Files, names: StoredNames, name: str, block: Block) -> None:
     """Copy one stored tensor into ``target`` of the same shape, dequantised where a scale goes with it."""
     if scale := names.scale(name):
         dequantise_into(target, files.read(name), files.read(scale), block)

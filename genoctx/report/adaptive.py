@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from genoctx.report.context_ledger import piece_starts
 from genoctx.report.markov import BACKOFF, bases_before
 
 ORDER = 11
@@ -64,6 +65,13 @@ class AdaptiveModel:
         if not first:
             nats[:1] = np.nan
         return nats
+
+    def nats_of_second_half(self, codes: np.ndarray, context: int) -> np.ndarray:
+        """Nats of the second half of one window read in pieces of ``context`` bases (``context_ledger.py``),
+        each of which begins with nothing learned: float64 [bases / 2], NaN where there is no target."""
+        half = context // 2
+        pieces = [codes[start : start + context] for start in piece_starts(len(codes), context)]
+        return np.concatenate([self.nats(piece)[half:] for piece in pieces])
 
 
 def context_chances(codes: np.ndarray, order: int) -> np.ndarray:

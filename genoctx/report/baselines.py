@@ -8,16 +8,16 @@ order that looks harmless in training can be worse than a uniform guess.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from genoctx.errors import InputError
-from genoctx.genome.codec import scored_bases
 from genoctx.report.adaptive import AdaptiveModel
-from genoctx.report.ledger import Ledger, LedgerBuilder
+from genoctx.report.baseline_ledger import Fetch, baseline_ledger
+from genoctx.report.ledger import Ledger
 from genoctx.report.markov import MarkovCounts, MarkovModel, score, score_orders
 
 __all__ = [
@@ -34,8 +34,6 @@ __all__ = [
     "score",
 ]
 
-Fetch = Callable[[str, int, int], np.ndarray]
-"""``fetch(contig, start, end)``: uint8 codes of a stretch of the genome."""
 TrainPiece = tuple[str, np.ndarray]
 """Contig name and uint8 codes of one stretch of training sequence (a memory map is fine)."""
 
@@ -152,65 +150,22 @@ def _sample(group: Sequence[np.ndarray], bases: int) -> list[np.ndarray]:
     return [stretches[i] for i in np.linspace(0, len(stretches) - 1, wanted).round().astype(int)]
 
 
-class Scorer(Protocol):
-    """A model that a baseline is made of."""
-
-    def about(self) -> dict[str, Any]:
-        """JSON values for a ledger's header."""
-
-    def nats(self, codes: np.ndarray, first: bool = False) -> np.ndarray:
-        """Float64 nats of each base of one window of uint8 ``codes``; NaN where there is no target."""
-
-
-def baseline_ledger(
-    ledger: Ledger, fetch: Fetch, model: Scorer, about: Mapping[str, Any] | None = None
-) -> Ledger:
-    """The ledger of ``model`` on exactly the windows, blocks and bases of ``ledger``.
-
-    ``about`` goes into its header. Raises InputError where the genome does not give the bases
-    that ``ledger`` counted.
-    """
-    kept = ("store", "store_digest", "windows", "windows_digest", "split", "context", "created")
-    header = {key: ledger.header[key] for key in kept if key in ledger.header}
-    header |= {**model.about(), **(about or {})}
-    letters, prefixed = int(ledger.header.get("token_bases", 1)), bool(ledger.header.get("prefixed"))
-    builder = LedgerBuilder(header, ledger.contigs, ledger.block)
-    for index, contig_index, start, end in ledger.windows.tolist():
-        contig = ledger.contigs[contig_index]
-        builder.window(index, contig, start, end)
-        codes = fetch(contig, start, end)
-        if len(codes) != end - start:
-            raise InputError(
-                f"{contig} has no bases {start + 1} to {end} in this store", "was it ingested again?"
-            )
-        nats = model.nats(codes, prefixed)
-        target = np.flatnonzero(scored_bases(codes, letters, prefixed))
-        builder.add(index, contig, start + target, nats[target], nats[target])
-    for reason, bases in ledger.excluded.items():
-        builder.exclude(reason, bases)
-    baseline = builder.build()
-    same = all(
-        np.array_equal(getattr(baseline, name), getattr(ledger, name))
-        for name in ("window", "block_start", "count")
-    )
-    if not same:
-        raise InputError(
-            "the genome's A, C, G and T are not the bases that the ledger counted",
-            "the store changed, or only part of the windows was scored",
-        )
-    return baseline
-
-
 def all_baselines(
-    ledger: Ledger, fetch: Fetch, train_pieces: Sequence[TrainPiece], max_order: int = MAX_ORDER
+    ledger: Ledger,
+    fetch: Fetch,
+    train_pieces: Sequence[TrainPiece],
+    max_order: int = MAX_ORDER,
+    strata: Fetch | None = None,
 ) -> dict[str, Ledger]:
     """``order-0``, the best ``order-k`` and ``adaptive`` on the bases of ``ledger``; headers carry how k was
-    chosen."""
+    chosen. ``strata`` as for ``baseline_ledger``."""
     chosen = cross_validate(train_pieces, max_order)
     baselines = {}
     for order in sorted({0, chosen.order}):
         about: dict[str, Any] = {"train_bases": chosen.counts.bases}
         if order == chosen.order:
             about["cross_validation"] = chosen.as_dict()
-        baselines[f"order-{order}"] = baseline_ledger(ledger, fetch, chosen.counts.model(order), about)
-    return {**baselines, ADAPTIVE: baseline_ledger(ledger, fetch, AdaptiveModel())}
+        baselines[f"order-{order}"] = baseline_ledger(
+            ledger, fetch, chosen.counts.model(order), about, strata
+        )
+    return {**baselines, ADAPTIVE: baseline_ledger(ledger, fetch, AdaptiveModel(), strata=strata)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -9,25 +10,32 @@ import numpy as np
 from genoctx.report.blocks import Blocks, require_multiple, sum_blocks
 from genoctx.report.ledger import Ledger
 from genoctx.report.rows import bits_per_base
-from genoctx.report.sides import LOSSES, Sides, comparison
+from genoctx.report.sides import LOSSES, Sides, beside_baselines, comparison
 from genoctx.report.stats import Sampling
 
 FACETS = {"region": "Region class", "mask": "Soft-mask", "gc": "GC of the 1,024 bases around"}
 _LABELS = {f"CDS{i}": f"CDS, codon position {i}" for i in (1, 2, 3)}
 
 
-def by_stratum(after: Ledger, before: Ledger | None, size: int, sampling: Sampling) -> list[dict[str, Any]]:
+def by_stratum(
+    after: Ledger,
+    before: Ledger | None,
+    size: int,
+    sampling: Sampling,
+    baselines: Mapping[str, Ledger] | None = None,
+) -> list[dict[str, Any]]:
     """Per facet its strata with before, after and difference over blocks of ``size`` bases.
 
-    ``before`` must have scored the same bases; it counts where it has the facet too.
+    ``before`` must have scored the same bases; it counts where it has the facet too, and so do ``baselines``.
     """
     if after.strata is None:
         return []
     tables = []
     for facet in after.strata.facets:
-        known = before is not None and before.strata is not None and facet in before.strata.facets
+        known = before is not None and _has(before, facet)
+        beside = {name: ledger for name, ledger in (baselines or {}).items() if _has(ledger, facet)}
         rows = [
-            _row(name, after, before if known else None, size, sampling)
+            _row(name, after, before if known else None, size, sampling, beside)
             for name in after.strata.names
             if name.startswith(f"{facet}/") and len(blocks_of_stratum(after, name, size))
         ]
@@ -35,17 +43,30 @@ def by_stratum(after: Ledger, before: Ledger | None, size: int, sampling: Sampli
     return tables
 
 
-def _row(name: str, after: Ledger, before: Ledger | None, size: int, sampling: Sampling) -> dict[str, Any]:
+def _has(ledger: Ledger, facet: str) -> bool:
+    return ledger.strata is not None and facet in ledger.strata.facets
+
+
+def _row(
+    name: str,
+    after: Ledger,
+    before: Ledger | None,
+    size: int,
+    sampling: Sampling,
+    baselines: Mapping[str, Ledger],
+) -> dict[str, Any]:
     here = blocks_of_stratum(after, name, size)
     there = blocks_of_stratum(before, name, size) if before is not None else None
     paired = there is not None and np.array_equal(there.count, here.count)
-    sides = Sides(here, there, paired, {}, sampling)
+    beside = {each: blocks_of_stratum(ledger, name, size) for each, ledger in baselines.items()}
+    sides = Sides(here, there, paired, beside, sampling)
     bases = int(here.count.sum())
     row = {"stratum": name, "label": label(name), "blocks": len(here), "bases": bases}
     return {
         **row,
         "share": bases / after.totals().count,
         **{loss: comparison(sides, loss) for loss in LOSSES},
+        "baselines": beside_baselines(sides),
     }
 
 

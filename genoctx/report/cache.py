@@ -12,14 +12,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from genoctx.errors import InputError
+from genoctx.report.baseline_ledger import Fetch
 from genoctx.report.baselines import MAX_ORDER, TrainPiece, all_baselines
 from genoctx.report.ledger import Ledger
 from genoctx.report.markov import BACKOFF
 from genoctx.report.npz import read_npz, write_npz
+from genoctx.report.strata import Strata
 
 KIND = "genoctx-baselines"
 FILE = "baselines.npz"
-VERSION = 2
+VERSION = 3
 """Raise it when a baseline changes, so that kept ones are computed again."""
 
 
@@ -42,9 +44,11 @@ class Genome(Protocol):
 
 
 def genome_baselines(
-    ledger: Ledger, genome: Genome, training: Iterable[Stretch], keep: Path
+    ledger: Ledger, genome: Genome, training: Iterable[Stretch], keep: Path, strata: Fetch | None = None
 ) -> dict[str, Ledger]:
     """Baselines on the bases of ``ledger``, those of a fixed order trained on ``training`` windows.
+
+    ``strata`` as for ``baseline_ledger``: without it they are not divided.
 
     They are kept in the file ``keep`` where it can be written.
     Raises InputError where nothing is there to train on or the genome is not the ledger's.
@@ -54,7 +58,7 @@ def genome_baselines(
     ]
     if not pieces:
         raise InputError("the window table has no training windows", "cut the store with `genoctx windows`")
-    baselines = all_baselines(ledger, genome.codes, pieces)
+    baselines = all_baselines(ledger, genome.codes, pieces, strata=strata)
     with contextlib.suppress(OSError):  # a read-only place costs time, not baselines
         save_baselines(keep, ledger, baselines)
     return baselines
@@ -75,19 +79,24 @@ def save_baselines(path: Path, ledger: Ledger, baselines: dict[str, Ledger]) -> 
     """Keep the sums of ``baselines``, whose rows are those of ``ledger``."""
     headers = {name: baseline.header for name, baseline in baselines.items()}
     sums = np.stack([[baseline.nats_full_sum, baseline.nats_full_sq_sum] for baseline in baselines.values()])
+    arrays = {"sums": sums}
+    divided = [baseline.strata.nats_acgt_sum for baseline in baselines.values() if baseline.strata]
+    if ledger.strata and len(divided) == len(baselines):
+        arrays["strata_sums"] = np.stack(divided)
     meta = {"key": _key(ledger), "names": list(baselines), "headers": headers}
-    write_npz(path, KIND, meta, {"sums": sums})
+    write_npz(path, KIND, meta, arrays)
 
 
 def load_baselines(path: Path, ledger: Ledger) -> dict[str, Ledger] | None:
     """The baselines kept for exactly this ledger's genome, windows and bases, or None."""
     try:
-        meta, arrays = read_npz(path, KIND, {"sums": "f8"})
+        meta, arrays = read_npz(path, KIND, {"sums": "f8"}, {"strata_sums": "f8"})
     except InputError:
         return None  # whatever is wrong with a kept result, it can be computed again
     key = _key(ledger)
     if meta.get("key") != key or None in key.values():
         return None
+    divided = arrays.get("strata_sums", [None] * len(meta["names"]))
     return {
         name: dataclasses.replace(
             ledger,
@@ -95,18 +104,29 @@ def load_baselines(path: Path, ledger: Ledger) -> dict[str, Ledger] | None:
             nats_full_sum=nats,
             nats_acgt_sum=nats,
             nats_full_sq_sum=squares,
-            strata=None,
+            strata=_divided(ledger, by_stratum),
             positions=None,
             calibration=None,
         )
-        for name, (nats, squares) in zip(meta["names"], arrays["sums"], strict=True)
+        for name, (nats, squares), by_stratum in zip(meta["names"], arrays["sums"], divided, strict=True)
     }
+
+
+def _divided(ledger: Ledger, nats: np.ndarray | None) -> Strata | None:
+    """The strata of ``ledger`` with other sums."""
+    if ledger.strata is None or nats is None:
+        return None
+    return dataclasses.replace(ledger.strata, nats_full_sum=nats, nats_acgt_sum=nats)
 
 
 def _key(ledger: Ledger) -> dict[str, Any]:
     """All that the baselines depend on: the genome, what is trained on, what is scored, and how."""
     rows = hashlib.sha256(repr((ledger.contigs, ledger.block)).encode())
-    for column in (ledger.windows, ledger.window, ledger.block_start, ledger.count):
+    columns = [ledger.windows, ledger.window, ledger.block_start, ledger.count]
+    if strata := ledger.strata:
+        rows.update(repr(strata.names).encode())
+        columns += [strata.window, strata.block_start, strata.stratum, strata.count]
+    for column in columns:
         rows.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
     return {
         "version": VERSION,

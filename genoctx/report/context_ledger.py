@@ -6,6 +6,9 @@ counts: every base there has c / 2 to c - 1 bases before it. At the longest cont
 the second half of the window, so that all contexts are compared on that half. Bases are told apart by
 whether a model could have copied them: *seen* means that the 24 bases that end there stand earlier in the
 window, on either strand.
+
+Beside the model's loss may stand that of the adaptive baseline (``adaptive.py``) on the same bases, begun anew
+in every piece: what the bases have to offer at that context to a reader who only counts and copies.
 """
 
 from __future__ import annotations
@@ -32,6 +35,12 @@ _DTYPES = {
     **dict.fromkeys(("windows", "context", "window", "contig", "block_start", "seen", "count"), "i8"),
     "nats_acgt_sum": "f8",
 }
+_OPTIONAL = {"adaptive_nats_sum": "f8"}
+
+
+def piece_starts(length: int, context: int) -> range:
+    """Where, in reading direction, pieces begin whose second halves make up that of ``length`` bases."""
+    return range((length - context) // 2, length - context + 1, context // 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +70,8 @@ class ContextLedger:
     """int64 [rows]: scored bases."""
     nats_acgt_sum: np.ndarray
     """float64 [rows]: negative log likelihood over A, C, G and T."""
+    adaptive_nats_sum: np.ndarray | None = None
+    """float64 [rows]: that of the adaptive baseline, which reads the same pieces."""
 
     def save(self, path: str | Path) -> None:
         """Write the ledger as ``.npz``, by temporary file and rename."""
@@ -70,12 +81,13 @@ class ContextLedger:
             "block": self.block,
             "contexts": self.contexts,
         }
-        write_npz(Path(path), KIND, meta, {name: getattr(self, name) for name in _DTYPES})
+        columns = {name: getattr(self, name) for name in (*_DTYPES, *_OPTIONAL)}
+        write_npz(Path(path), KIND, meta, {k: column for k, column in columns.items() if column is not None})
 
     @classmethod
     def load(cls, path: str | Path) -> ContextLedger:
         """Read one. Raises InputError where the file is broken, foreign or from a newer genoctx."""
-        meta, arrays = read_npz(Path(path), KIND, _DTYPES)
+        meta, arrays = read_npz(Path(path), KIND, _DTYPES, _OPTIONAL)
         try:
             schema = meta["header"]["schema"]
             if schema != SCHEMA:
@@ -103,13 +115,15 @@ class ContextLedger:
             return "contexts that do not ascend"
         if (lengths != contexts[-1]).any():
             return "windows that are not as long as the longest context"
-        if any(getattr(self, name).shape != self.count.shape for name in _DTYPES if name != "windows"):
+        sums = [c for c in (self.nats_acgt_sum, self.adaptive_nats_sum) if c is not None]
+        columns = [*sums, self.contig, *(getattr(self, key) for key in _KEYS)]
+        if any(column.shape != self.count.shape for column in columns):
             return "columns of different lengths"
         if not (np.isin(self.context, np.arange(len(contexts))).all() and np.isin(self.seen, (0, 1)).all()):
             return "rows of contexts that are not listed, or neither seen nor novel"
         if not strictly_ascending(*(getattr(self, key) for key in _KEYS)):
             return "rows that are not sorted, or a block that is there twice"
-        if (self.count < 1).any() or not np.isfinite(self.nats_acgt_sum).all():
+        if (self.count < 1).any() or not all(np.isfinite(column).all() for column in sums):
             return "a row without bases, or a loss that is not a number"
         return self._problem_of_places() or self._problem_of_counts()
 
@@ -154,12 +168,14 @@ class ContextBuilder:
         positions: np.ndarray,
         seen: np.ndarray,
         nats: np.ndarray,
+        adaptive: np.ndarray | None = None,
     ) -> None:
         """All scored bases of the second half of window ``index`` at contexts[``context``]; once.
 
         ``place`` is the window's contig, start and end; ``positions`` int64, 0-based on the contig, each
-        once; ``seen`` bool and ``nats`` floats (over A, C, G and T) of the same length. Raises
-        ValueError for what was added before, GenoctxError for a loss that is not a number.
+        once; ``seen`` bool and ``nats`` floats (over A, C, G and T) of the same length, and so ``adaptive``,
+        those of the baseline, always or never. Raises ValueError for what was added before, GenoctxError for a
+        loss that is not a number.
         """
         contig, start, end = place
         row = (self._contigs.index(contig), start, end)
@@ -173,9 +189,11 @@ class ContextBuilder:
         first = start // self._block
         cell = 2 * (positions // self._block - first) + seen
         cells = 2 * ((end - 1) // self._block - first + 1)
-        count, sums = np.bincount(cell, minlength=cells), np.bincount(cell, nats, minlength=cells)
+        count = np.bincount(cell, minlength=cells)
         held = np.flatnonzero(count)
-        self._rows[context, index] = ((first + held // 2) * self._block, held % 2, count[held], sums[held])
+        losses = (nats,) if adaptive is None else (nats, adaptive)
+        sums = (np.bincount(cell, loss, minlength=cells)[held] for loss in losses)
+        self._rows[context, index] = ((first + held // 2) * self._block, held % 2, count[held], *sums)
 
     def build(self) -> ContextLedger:
         """The ledger. Raises GenoctxError unless all contexts have the same bases of the same windows."""
@@ -185,9 +203,10 @@ class ContextBuilder:
         )
         lengths = [len(self._rows[key][0]) for key in order]
         context, window = np.repeat(np.array(order, dtype=np.int64).reshape(-1, 2), lengths, axis=0).T
-        none = (np.zeros(0, dtype=np.int64),) * 3 + (np.zeros(0),)
-        columns = zip(none, *(self._rows[key] for key in order), strict=True)
-        block_start, seen, count, nats = (np.concatenate(column) for column in columns)
+        losses = max(1, len(next(iter(self._rows.values()), ())) - 3)
+        empty = (np.zeros(0, dtype=np.int64),) * 3 + (np.zeros(0),) * losses
+        columns = zip(empty, *(self._rows[key] for key in order), strict=True)
+        block_start, seen, count, *sums = (np.concatenate(column) for column in columns)
         place = np.searchsorted(windows[:, 0], window)
         made = ContextLedger(
             dict(self._header),
@@ -201,7 +220,8 @@ class ContextBuilder:
             block_start=block_start,
             seen=seen,
             count=count,
-            nats_acgt_sum=nats,
+            nats_acgt_sum=sums[0],
+            adaptive_nats_sum=sums[1] if len(sums) > 1 else None,
         )
         if wrong := made.problem():
             raise GenoctxError(

@@ -12,9 +12,6 @@ from genoctx.sizes import format_size
 BITS = "bits per base"
 SQUARE = (340.0, 330.0)
 ROW = 24.0
-SMALLEST_GAIN = 0.001
-"""Bits: an axis of gains shows at least this much to both sides of zero."""
-_KINDS = {"all": "ink", "novel": "after", "seen": "seen"}
 
 
 def forest(report: dict[str, Any]) -> str:
@@ -49,51 +46,6 @@ def forest(report: dict[str, Any]) -> str:
         "label",
     )
     return plot.render()
-
-
-def context_bits(found: dict[str, Any]) -> str:
-    """Loss at every context, for all, novel and seen bases."""
-    return _contexts(found, "bits", "context-bits", "Loss of the same bases at more context", BITS)
-
-
-def context_gain(found: dict[str, Any]) -> str:
-    """The paired difference to the shortest context."""
-    shortest = format_size(found["contexts"][0])
-    title = f"Difference to a context of {shortest}, paired by block"
-    return _contexts(found, "difference", "context-gain", title, f"bits, minus those at {shortest}")
-
-
-def _contexts(found: dict[str, Any], quantity: str, name: str, title: str, y_label: str) -> str:
-    zero = {"value": 0.0, "low": 0.0, "high": 0.0}
-    curves = {
-        curve["group"]: [(p["context"], p[quantity] or zero) for p in curve["points"]]
-        for curve in found["after"]
-    }
-    ends = [
-        v for c in curves.values() for _, e in c for v in (e["value"], e["low"], e["high"]) if v is not None
-    ]
-    if quantity == "difference":
-        ends += [-SMALLEST_GAIN, SMALLEST_GAIN]
-    contexts = found["contexts"]
-    plot = Plot(name, title, _wide(contexts[0], contexts[-1]), spread(ends), log=True, left=LEFT + 14)
-    plot.axes(
-        [(c, format_size(c)) for c in contexts], ticks(plot.y.low, plot.y.high), "context, bases", y_label
-    )
-    if quantity == "difference":
-        plot.line([plot.at(plot.x.low, 0), plot.at(plot.x.high, 0)], "axis")
-    for group, curve in curves.items():
-        bounds = [(e["low"], e["high"]) for _, e in curve]
-        known = all(low is not None for low, _ in bounds)
-        plot.curve([(c, e["value"]) for c, e in curve], _KINDS[group], bounds if known else None)
-        for context, estimate in curve:
-            said = f"{group}, {format_size(context)}: {' '.join(numbers(estimate))}"
-            plot.dot(plot.at(context, estimate["value"]), f"fill {_KINDS[group]}", 2.5, said)
-    plot.legend([(_KINDS[group], group) for group in curves])
-    return plot.render()
-
-
-def _wide(low: float, high: float) -> tuple[float, float]:
-    return low / 1.15, high * 1.15
 
 
 def positions(found: dict[str, Any]) -> str:

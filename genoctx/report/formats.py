@@ -35,6 +35,22 @@ def remark(estimate: Estimate) -> str:
     return {"t": "few blocks", "none": "too few blocks"}.get(estimate["method"], "")
 
 
+METHODS = {"t": "Student's t", "bootstrap": "percentiles", "bca": "BCa"}
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Two bounds to the digits that their distance supports."""
+    if low is None or high is None:
+        return "-"
+    digits = decimals({"low": low, "high": high})
+    return f"[{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def chance(p: float) -> str:
+    """A probability, never as zero."""
+    return "< 1e-12" if p < 1e-12 else f"{p:.2g}"
+
+
 def percent(estimate: Estimate) -> str:
     """A share with its interval."""
     text = f"{100 * estimate['value']:.1f} %"

@@ -9,9 +9,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from genoctx.report import figures, ribbon
+from genoctx.report import context_figures, figures, ribbon
 from genoctx.report.card import card, leakage
-from genoctx.report.formats import LOSSES, numbers, percent, remark
+from genoctx.report.formats import LOSSES, METHODS, chance, interval, numbers, percent, remark
 from genoctx.sizes import format_size
 
 TEMPLATE = "report.html.j2"
@@ -48,9 +48,17 @@ def _template() -> Any:
         "percent": lambda estimate: _minus(percent(estimate)),
         "remark": remark,
         "size": format_size,
+        "bounds": lambda row: _minus(interval(row["low"], row["high"])),
+        "chance": chance,
+        "method": lambda name: METHODS[name],
+        "bits": _bits,
         "group": lambda number: f"{number:,}",
     }
     return environment.get_template(TEMPLATE)
+
+
+def _bits(value: float, form: str = ".5f") -> str:
+    return _minus(f"{value:{form}}")
 
 
 def _minus(text: str) -> str:
@@ -64,8 +72,9 @@ def _figures(report: dict[str, Any]) -> dict[str, Markup]:
     if blocks["before"] is not None and len(blocks["before"]) > 1:
         drawn["scatter"] = figures.scatter(blocks)
     if contexts:
-        drawn["context_bits"] = figures.context_bits(contexts)
-        drawn["context_gain"] = figures.context_gain(contexts)
+        drawn["context_bits"] = context_figures.context_bits(contexts)
+        drawn["context_gain"] = context_figures.context_gain(contexts)
+        drawn["context_offer"] = context_figures.context_offer(contexts)
     if report["positions"]:
         drawn["positions"] = figures.positions(report["positions"])
     if report["calibration"]:
@@ -94,4 +103,5 @@ def _tables(report: dict[str, Any]) -> list[dict[str, Any]]:
             for i, estimate in enumerate(estimates)
         ]
         table["quantity"] = quantity
+        table["baselines"] = [baseline["name"] for baseline in table["rows"][0]["baselines"]]
     return found

@@ -8,7 +8,7 @@ from typing import Any
 from genoctx.report.by_block import ENOUGH
 from genoctx.report.markov import BACKOFF
 from genoctx.report.remarks import count
-from genoctx.report.stats import FEW_BLOCKS, MIN_BLOCKS
+from genoctx.report.stats import BCA_BLOCKS, FEW_BLOCKS, MIN_BLOCKS
 from genoctx.report.strata import PROBABILITY_BINS
 
 
@@ -49,7 +49,9 @@ def _intervals(report: dict[str, Any]) -> Iterator[str]:
     yield (
         f"Intervals ({100 * method['confidence']:g} %): percentiles of {method['bootstrap']:,} bootstrap "
         f"draws of blocks of {method['block']:,} bases, sums and counts together, within contigs (contigs of "
-        f"fewer than {MIN_BLOCKS} blocks are pooled), seed {method['seed']}."
+        f"fewer than {MIN_BLOCKS} blocks are pooled), seed {method['seed']}. Over {BCA_BLOCKS} blocks they are "
+        "corrected for the bias of the draws and the skewness of the blocks (BCa), which fewer blocks do not "
+        "let one estimate."
     )
     if report["main"]["full"]["difference"] or report["baselines"]:
         yield "A difference is paired: both sides are resampled in the same blocks."
@@ -134,6 +136,11 @@ def _sections(report: dict[str, Any]) -> Iterator[str]:
             "that stand earlier in their window, on either strand; the others are novel. A gain on seen bases "
             "alone is copying."
         )
+    if report["contexts"] and report["contexts"]["adaptive"]:
+        yield (
+            "The adaptive baseline reads the same pieces, each with nothing learned before it, and is scored on the "
+            "same bases: its gain by context is what these bases offer to counting and copying alone."
+        )
     if report["positions"]:
         yield (
             "Loss by position is not a controlled comparison: different positions are different bases. It "
@@ -152,7 +159,23 @@ def _sections(report: dict[str, Any]) -> Iterator[str]:
         )
     if report["strands"]:
         yield "Strands: the same windows read forward and as reverse complement, paired by block."
-    if report["training"]:
+    yield from _seeds_and_tests(report)
+
+
+def _seeds_and_tests(report: dict[str, Any]) -> Iterator[str]:
+    if report["tests"]:
+        yield (
+            f"Tests: Student's t over blocks of the paired difference, two-sided, where there are {MIN_BLOCKS} blocks; "
+            "corrected by Holm's method within each family, which allows for strata that share bases. The "
+            "number of blocks stands beside every p."
+        )
+    if report["seeds"]:
+        yield (
+            f"Over seeds: {len(report['seeds']['runs'])} runs on the same bases. The interval of their mean is "
+            "Student's t over runs and says nothing about other sequence; intervals of single runs are over blocks "
+            "and say nothing about other seeds."
+        )
+    elif report["training"]:
         yield (
             "Training seeds are another source of variance than blocks; a single run says nothing about it, and "
             "no interval here holds it."

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from genoctx.report.blocks import Blocks
-from genoctx.report.stats import Sampling, better_and_worse, bits
+from genoctx.report.stats import Sampling, better_and_worse, bits, chance
 
 LOSSES = ("full", "acgt")
 """Over the full vocabulary; renormalised over A, C, G and T."""
@@ -43,6 +43,23 @@ def comparison(sides: Sides, loss: str) -> dict[str, Any]:
 
 
 def difference(sides: Sides, nats: np.ndarray) -> dict[str, Any]:
-    """Of paired columns, ``nats`` [blocks] after minus before, in bits per base; negative is better."""
+    """Of paired columns, ``nats`` [blocks] after minus before, in bits per base; negative is better.
+
+    With its chance ``p`` where that was asked for.
+    """
     better, worse = better_and_worse(nats)
-    return {**bits(sides.after, nats, sides.sampling).as_dict(), "better": better, "worse": worse}
+    found = {**bits(sides.after, nats, sides.sampling).as_dict(), "better": better, "worse": worse}
+    return {**found, "p": chance(nats, sides.after)} if sides.sampling.test else found
+
+
+def beside_baselines(sides: Sides) -> list[dict[str, Any]]:
+    """Every baseline over A, C, G and T, and what after is more than it."""
+    after, sampling = sides.after.nats_acgt, sides.sampling
+    return [
+        {
+            "name": name,
+            "bits": bits(theirs, theirs.nats_acgt, sampling).as_dict(),
+            "after_minus_baseline": difference(sides, after - theirs.nats_acgt),
+        }
+        for name, theirs in sides.baselines.items()
+    ]

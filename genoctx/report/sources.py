@@ -108,7 +108,17 @@ def read_machine(run: Path) -> dict[str, Any] | None:
         return None
 
 
-def table_of(ledger: Ledger) -> WindowTable:
+def read_config(run: Path) -> dict[str, dict[str, Any]] | None:
+    """The resolved config of a run by section, or None where it cannot be read."""
+    try:
+        return {
+            name: dict(each) for name, each in json.loads((run / "config.resolved.json").read_text()).items()
+        }
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None
+
+
+def table_of(ledger: Ledger | ContextLedger) -> WindowTable:
     """The window table of a ledger, unchanged. Raises InputError, or OSError where it cannot be read."""
     name = ledger.header.get("windows")
     if not name:

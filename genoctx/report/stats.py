@@ -3,6 +3,11 @@
 Bases near each other are alike, so a standard error over bases is several times too small. The unit
 here is a block of consecutive bases (64 kb by default). Every number is a ratio of two sums over
 blocks: bits per base is nats / (ln 2 x bases), divided once.
+
+How an interval is made depends on the number of blocks alone. Few blocks say too little about their own
+distribution to resample it: Student's t. More of them give percentiles of the bootstrap. From ``BCA_BLOCKS`` on
+these are corrected for bias and skewness (BCa), which is more exact where both can be estimated, and with fewer
+blocks adds noise of its own.
 """
 
 from __future__ import annotations
@@ -15,13 +20,17 @@ from typing import Any
 import numpy as np
 
 from genoctx.errors import UsageError
+from genoctx.report.bca import bca_interval
 from genoctx.report.blocks import Blocks
+from genoctx.report.student import t_outside, t_quantile
 
 LN2 = math.log(2)
 MIN_BLOCKS = 8
 """Under this many blocks there is no interval."""
 FEW_BLOCKS = 30
 """Up to this many blocks the interval comes from the t distribution."""
+BCA_BLOCKS = 200
+"""Over this many blocks the bootstrap is corrected for bias and skewness."""
 DRAWN_AT_A_TIME = 1 << 15
 """Blocks drawn at a time: what stays in the cache is several times faster."""
 
@@ -33,6 +42,8 @@ class Sampling:
     confidence: float = 0.95
     draws: int = 2000
     seed: int = 0
+    test: bool = False
+    """Differences come with the probability of one as large by chance."""
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
@@ -45,7 +56,8 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A ratio with its interval. ``method`` is bootstrap, t, or none (``low`` and ``high`` are None)."""
+    """A ratio with its interval. ``method`` is bca, bootstrap (percentiles), t, or none (``low`` and ``high`` are
+    None)."""
 
     value: float
     low: float | None
@@ -75,13 +87,48 @@ def ratio(numerator: np.ndarray, denominator: np.ndarray, blocks: Blocks, sampli
     The draws depend on the blocks and the seed alone, so all columns over the same blocks are
     resampled together: a difference is paired.
     """
+    return _estimate(*_linear(numerator, denominator), (numerator, denominator), _quotient, blocks, sampling)
+
+
+def _linear(numerator: np.ndarray, denominator: np.ndarray) -> tuple[float, np.ndarray]:
+    """A ratio of sums, and what each block adds to it to first order: [blocks]."""
     value = math.fsum(numerator) / math.fsum(denominator)
-    residual = (numerator - value * denominator) / abs(math.fsum(denominator))
+    return value, (numerator - value * denominator) / abs(math.fsum(denominator))
 
-    def of_sums(sums: np.ndarray) -> np.ndarray:
-        return np.asarray(sums[0] / sums[1])
 
-    return _estimate(value, residual, (numerator, denominator), of_sums, blocks, sampling)
+def _quotient(sums: np.ndarray) -> np.ndarray:
+    return np.asarray(sums[0] / sums[1])
+
+
+def standard_error(nats: np.ndarray, blocks: Blocks) -> float | None:
+    """Of bits per base of ``nats`` [blocks], over blocks; None under ``MIN_BLOCKS`` of them."""
+    return _error(_linear(nats, LN2 * blocks.count)[1]) if len(blocks) >= MIN_BLOCKS else None
+
+
+def chance(nats: np.ndarray, blocks: Blocks) -> float | None:
+    """The probability of bits per base as far from zero as those of ``nats`` [blocks], in either direction,
+    if their expectation were zero: Student's t over blocks. None under ``MIN_BLOCKS`` blocks."""
+    error = standard_error(nats, blocks)
+    if error is None:
+        return None
+    value, _ = _linear(nats, LN2 * blocks.count)
+    return t_outside(abs(value) / error, len(blocks) - 1) if error > 0 else float(value == 0)
+
+
+def _error(residual: np.ndarray) -> float:
+    """Standard error of a value whose linear part is ``residual`` [blocks]."""
+    n = len(residual)
+    return math.sqrt(n / (n - 1) * math.fsum(residual**2))
+
+
+def intervals(nats: np.ndarray, blocks: Blocks, sampling: Sampling) -> dict[str, tuple[float, float]]:
+    """Bits per base of ``nats`` [blocks] by every method that the number of blocks allows."""
+    denominator = LN2 * blocks.count
+    value, residual = _linear(nats, denominator)
+    methods = [m for m, least in (("t", MIN_BLOCKS), ("bootstrap", FEW_BLOCKS + 1)) if len(blocks) >= least]
+    methods += ["bca"] if len(methods) > 1 else []
+    columns = (nats, denominator)
+    return {m: _bounds(m, value, residual, columns, _quotient, blocks, sampling) for m in methods}
 
 
 def bits_apart(
@@ -111,19 +158,34 @@ def _estimate(
     """``value`` with its interval: ``residual`` [blocks] is its linear part, for Student's t; ``of_sums``
     makes it of resampled sums [columns, draws]."""
     n = len(blocks)
-    low = high = None
     method = "none"
-    if n > FEW_BLOCKS:
-        method = "bootstrap"
-        drawn = of_sums(_resampled(np.stack(columns), strata(blocks), sampling))
-        tail = (1 - sampling.confidence) / 2
-        low, high = map(float, np.quantile(drawn, [tail, 1 - tail]))
-    elif n >= MIN_BLOCKS:
-        method = "t"
-        error = math.sqrt(n / (n - 1) * math.fsum(residual**2))
-        reach = t_quantile(sampling.confidence, n - 1) * error
-        low, high = value - reach, value + reach
+    if n >= MIN_BLOCKS:
+        method = "t" if n <= FEW_BLOCKS else "bootstrap" if n <= BCA_BLOCKS else "bca"
+    low = high = None
+    if method != "none":
+        low, high = _bounds(method, value, residual, columns, of_sums, blocks, sampling)
     return Estimate(value, low, high, method, n, int(blocks.count.sum()))
+
+
+def _bounds(
+    method: str,
+    value: float,
+    residual: np.ndarray,
+    columns: tuple[np.ndarray, ...],
+    of_sums: Callable[[np.ndarray], np.ndarray],
+    blocks: Blocks,
+    sampling: Sampling,
+) -> tuple[float, float]:
+    if method == "t":
+        reach = t_quantile(sampling.confidence, len(blocks) - 1) * _error(residual)
+        return value - reach, value + reach
+    groups = strata(blocks)
+    drawn = of_sums(_resampled(np.stack(columns), groups, sampling))
+    if method == "bca":
+        return bca_interval(value, drawn, residual, groups, sampling.confidence)
+    tail = (1 - sampling.confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail]).tolist()
+    return low, high
 
 
 def strata(blocks: Blocks) -> list[np.ndarray]:
@@ -154,27 +216,3 @@ def _resampled(columns: np.ndarray, groups: list[np.ndarray], sampling: Sampling
 def better_and_worse(difference: np.ndarray) -> tuple[int, int]:
     """How many blocks went down (better) and up (worse) by ``difference`` in nats."""
     return int((difference < 0).sum()), int((difference > 0).sum())
-
-
-def t_quantile(confidence: float, freedom: int) -> float:
-    """The t with P(|T| < t) = ``confidence`` for ``freedom`` degrees of freedom."""
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if _t_inside(middle, freedom) < confidence:
-            low = middle
-        else:
-            high = middle
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def _t_inside(angle: float, freedom: int) -> float:
-    """P(|T| < sqrt(freedom) tan(angle)); Abramowitz and Stegun 26.7.3 and 26.7.4."""
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2
-    term = cosine if odd else 1.0
-    series = term if freedom > 1 else 0.0
-    for i in range(2 + odd, freedom - 1, 2):
-        term *= cosine**2 * (i - 1) / i
-        series += term
-    return 2 / math.pi * (angle + sine * series) if odd else sine * series

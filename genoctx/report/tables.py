@@ -9,19 +9,21 @@ import numpy as np
 
 from genoctx.errors import InputError
 from genoctx.report import method_notes, remarks
-from genoctx.report.blocks import blocks_of, difference_of_bases, require_same_bases
+from genoctx.report.blocks import Blocks, blocks_of, difference_of_bases, require_same_bases
 from genoctx.report.by_block import by_block, extremes
 from genoctx.report.by_context import by_context
 from genoctx.report.by_stratum import by_position, by_stratum
 from genoctx.report.checks import calibration, strands
 from genoctx.report.header import header_of
 from genoctx.report.ledger import Ledger, bits_per_base, with_contigs
-from genoctx.report.sides import LOSSES, Sides, comparison, difference
+from genoctx.report.seeds import SeedRun, over_seeds
+from genoctx.report.sides import LOSSES, Sides, beside_baselines, comparison
 from genoctx.report.sources import Beside
-from genoctx.report.stats import LN2, Estimate, Sampling, bits, ratio
+from genoctx.report.stats import LN2, Estimate, Sampling, bits, intervals, ratio
+from genoctx.report.testing import tests
 from genoctx.report.training import training_curves
 
-SCHEMA = 2
+SCHEMA = 3
 UNIFORM_BITS = 2.0
 SMALLEST_GAP = 0.001
 """Bits per base a baseline must gain on a uniform guess before a share of that gain means anything."""
@@ -36,17 +38,20 @@ def build_report(
     bootstrap: int = 2000,
     block: int = 65536,
     seed: int = 0,
+    test: bool = False,
+    runs: Sequence[SeedRun] = (),
     beside: Beside | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The report on ``after``, beside ``before`` and ``baselines`` where there are any.
 
-    ``block`` is the length of a resampled block in bases; ``beside`` what else there is to show; ``notes``
-    are added to the footnotes. What there are no data for is None or empty.
+    ``block`` is the length of a resampled block in bases; with ``test`` differences are tested; ``runs`` are all
+    runs of one config with several seeds, of which this is the report on the first; ``beside`` what else there
+    is to show; ``notes`` are added to the footnotes. What there are no data for is None or empty.
     Raises InputError where paired ledgers scored different bases of the same window table, and
     UsageError for settings that cannot be used.
     """
-    sampling, beside = Sampling(confidence, bootstrap, seed), beside or Beside()
+    sampling, beside = Sampling(confidence, bootstrap, seed, test), beside or Beside()
     for ledger in (after, *([before] if before is not None else [])):
         bits_per_base(0.0, ledger.totals().count)  # an evaluation of nothing has no report
     after, before, baselines = _same_contigs(after, before, baselines)
@@ -63,6 +68,7 @@ def build_report(
         {name: blocks_of(baseline, block) for name, baseline in baselines.items()},
         sampling,
     )
+    goals = {name: sides.baselines[name] for name in _goals(baselines)}
     report: dict[str, Any] = {
         "kind": "genoctx-report",
         "schema": SCHEMA,
@@ -73,20 +79,35 @@ def build_report(
             "ledger_block": after.block, "blocks": len(sides.after),
         },
         "main": {loss: comparison(sides, loss) for loss in LOSSES},
-        "baselines": [_baseline(sides, name, ledger) for name, ledger in baselines.items()],
+        "baselines": _baselines(sides, baselines),
         "cross_validation": _cross_validation(baselines),
-        "share_of_gap": _share_of_gap(sides),
-        "contigs": _by_contig(sides),
+        "share_of_gap": _share_of_gap(sides, goals),
+        "contigs": _by_contig(sides, goals),
         "block_lengths": _block_lengths(after, None if unpaired else before, block, sampling),
-        **_views(sides, after, None if unpaired else before, beside, block),
+        "intervals": _intervals(sides),
+        "seeds": over_seeds(runs, block, sampling),
+        **_views(sides, after, None if unpaired else before, _goals(baselines), beside, block),
     }  # fmt: skip
+    report["tests"] = tests(report) if test else None
     report["gate"] = remarks.gate(report, unpaired)
     report["warnings"] = [*report["gate"], *remarks.warnings(report)]
     report["notes"] = [*method_notes.notes(report), *notes]
     return report
 
 
-def _views(sides: Sides, after: Ledger, before: Ledger | None, beside: Beside, block: int) -> dict[str, Any]:
+def _goals(baselines: Mapping[str, Ledger]) -> dict[str, Ledger]:
+    """Base composition is no goal and left out, unless there is no other baseline."""
+    return {name: ledger for name, ledger in baselines.items() if name != "order-0"} or dict(baselines)
+
+
+def _views(
+    sides: Sides,
+    after: Ledger,
+    before: Ledger | None,
+    goals: Mapping[str, Ledger],
+    beside: Beside,
+    block: int,
+) -> dict[str, Any]:
     """The sections that need more than the ledger's rows; ``before`` only where it is paired."""
     blocks, sampling = by_block(sides, after), sides.sampling
     with_before = {"after": after, **({"before": before} if before is not None else {})}
@@ -94,7 +115,7 @@ def _views(sides: Sides, after: Ledger, before: Ledger | None, beside: Beside, b
     reliability = {side: calibration(ledger) for side, ledger in with_before.items()}
     contexts, reverse = beside.contexts, beside.reverse
     return {
-        "strata": by_stratum(after, before, block, sampling),
+        "strata": by_stratum(after, before, block, sampling, goals),
         "contexts": by_context(contexts, beside.contexts_before, block, sampling) if contexts else None,
         "positions": {"before": None, **positions} if positions["after"] else None,
         "blocks": blocks,
@@ -129,16 +150,11 @@ def _unpaired(before: Ledger | None, after: Ledger) -> str:
     return difference_of_bases(before, after)
 
 
-def _baseline(sides: Sides, name: str, ledger: Ledger) -> dict[str, Any]:
-    theirs = sides.baselines[name]
-    return {
-        "name": name,
-        "order": ledger.header.get("order"),
-        "copy": ledger.header.get("copy"),
-        "train_bases": ledger.header.get("train_bases"),
-        "bits": bits(theirs, theirs.nats_acgt, sides.sampling).as_dict(),
-        "after_minus_baseline": difference(sides, sides.after.nats_acgt - theirs.nats_acgt),
-    }
+def _baselines(sides: Sides, baselines: Mapping[str, Ledger]) -> list[dict[str, Any]]:
+    return [
+        {**row, **{key: baselines[row["name"]].header.get(key) for key in ("order", "copy", "train_bases")}}
+        for row in beside_baselines(sides)
+    ]
 
 
 def _cross_validation(baselines: Mapping[str, Ledger]) -> dict[str, Any] | None:
@@ -149,15 +165,11 @@ def _cross_validation(baselines: Mapping[str, Ledger]) -> dict[str, Any] | None:
     return None
 
 
-def _share_of_gap(sides: Sides) -> list[dict[str, Any]]:
-    """How far before and after went from a uniform guess (0) to each baseline (1), over A, C, G, T.
-
-    Base composition is no goal and left out, unless there is no other baseline.
-    """
-    goals = {name: blocks for name, blocks in sides.baselines.items() if name != "order-0"}
+def _share_of_gap(sides: Sides, goals: Mapping[str, Blocks]) -> list[dict[str, Any]]:
+    """How far before and after went from a uniform guess (0) to each baseline (1), over A, C, G, T."""
     uniform = UNIFORM_BITS * LN2 * sides.after.count
     rows = []
-    for name, goal in (goals or sides.baselines).items():
+    for name, goal in goals.items():
         gained = uniform - goal.nats_acgt
         gap = bits(goal, gained, sides.sampling)
         row: dict[str, Any] = {"baseline": name, "gap": gap.as_dict(), "before": None, "after": None}
@@ -170,15 +182,30 @@ def _share_of_gap(sides: Sides) -> list[dict[str, Any]]:
     return rows
 
 
-def _by_contig(sides: Sides) -> list[dict[str, Any]]:
+def _by_contig(sides: Sides, goals: Mapping[str, Blocks]) -> list[dict[str, Any]]:
     rows = []
     for index in np.unique(sides.after.contig):
         before = sides.before.on(index) if sides.before is not None else None
-        one = Sides(sides.after.on(index), before, sides.paired, {}, sides.sampling)
+        beside = {name: blocks.on(index) for name, blocks in goals.items()}
+        one = Sides(sides.after.on(index), before, sides.paired, beside, sides.sampling)
         row: dict[str, Any] = {"contig": sides.after.contigs[index]}
         row |= {"blocks": len(one.after), "bases": int(one.after.count.sum())}
-        rows.append({**row, **{loss: comparison(one, loss) for loss in LOSSES}})
+        losses = {loss: comparison(one, loss) for loss in LOSSES}
+        rows.append({**row, **losses, "baselines": beside_baselines(one)})
     return rows
+
+
+def _intervals(sides: Sides) -> list[dict[str, Any]]:
+    """Of after, and of the difference if there is one, over A, C, G and T by every method that the number of
+    blocks allows."""
+    columns = {"after": sides.after.nats_acgt}
+    if sides.before is not None and sides.paired:
+        columns["difference"] = sides.after.nats_acgt - sides.before.nats_acgt
+    return [
+        {"quantity": quantity, "method": method, "low": low, "high": high}
+        for quantity, nats in columns.items()
+        for method, (low, high) in intervals(nats, sides.after, sides.sampling).items()
+    ]
 
 
 def _block_lengths(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from genoctx.report.card import card
-from genoctx.report.formats import LOSSES, Estimate, numbers, percent, remark
+from genoctx.report.formats import LOSSES, METHODS, Estimate, interval, numbers, percent, remark
 from genoctx.report.text_sections import sections
 
 WIDTH = 80
@@ -88,6 +88,12 @@ def _block_lengths(report: dict[str, Any]) -> Iterator[str]:
     for row in known:
         yield f"  {row['block']:>10,} bases {row['blocks']:>7,} blocks {row['half_width']:>10.5f}"
     yield ""
+    if report["intervals"]:
+        yield f"Interval by method (A, C, G, T only; used here: {METHODS[report['main']['acgt']['after']['method']]})"
+        for row in report["intervals"]:
+            quantity = "after - before" if row["quantity"] == "difference" else row["quantity"]
+            yield f"  {quantity:<16}{METHODS[row['method']]:<14}{interval(row['low'], row['high'])}"
+        yield ""
 
 
 def _wrap(text: str, indent: str) -> list[str]:

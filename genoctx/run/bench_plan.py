@@ -1,7 +1,7 @@
 """``genoctx bench plan``: predicted against measured peak memory, on shapes that the planner was not built with.
 
 Every case trains two steps on windows of full length in a process of its own; the plan saw at most a window of
-three chunks of the same shape. The closed form alone, which saw nothing, is printed beside it.
+four chunks of the same shape. The closed form alone, which saw nothing, is printed beside it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from genoctx.engine.engine import Engine
 from genoctx.engine.stream import OnChunk, quiet
 from genoctx.errors import UsageError
 from genoctx.genome.windows import Window
-from genoctx.report.context_ledger import ContextBuilder, ContextLedger
+from genoctx.report.adaptive import AdaptiveModel
+from genoctx.report.context_ledger import ContextBuilder, ContextLedger, piece_starts
 from genoctx.run.data import Data, place
 from genoctx.run.score import ScoredWindow, positions_of, score_bases
 from genoctx.run.strata import seen_before
@@ -50,7 +51,7 @@ def check_contexts(contexts: Sequence[int], windows: Sequence[Window], letters: 
 
 
 class ContextScorer:
-    """Reads each window again at the shorter contexts, once it was scored whole."""
+    """Reads each window again at the shorter contexts, once it was scored whole; the adaptive baseline does too."""
 
     def __init__(
         self,
@@ -71,11 +72,14 @@ class ContextScorer:
         late = np.flatnonzero(scored.targets[middle:])
         positions = positions_of(window, middle + late)
         seen = seen_before(scored.codes)[middle:][late]
-        for number, context in enumerate(self._contexts[:-1]):
-            nats = second_half(self._engine, self._data, window, context, self._on_chunk)
-            self._builder.add(number, scored.index, place, positions, seen, nats[late])
-        whole = scored.nats_acgt[middle:][late]
-        self._builder.add(len(self._contexts) - 1, scored.index, place, positions, seen, whole)
+        baseline = AdaptiveModel()
+        for number, context in enumerate(self._contexts):
+            if number + 1 < len(self._contexts):
+                nats = second_half(self._engine, self._data, window, context, self._on_chunk)
+            else:
+                nats = scored.nats_acgt[middle:]
+            adaptive = baseline.nats_of_second_half(scored.codes, context)
+            self._builder.add(number, scored.index, place, positions, seen, nats[late], adaptive[late])
 
     def build(self) -> ContextLedger:
         """The ledger of all windows so far."""
@@ -98,8 +102,7 @@ def second_half(
 def _side_by_side(window: Window, context: int, rows: int) -> Iterator[tuple[list[int], list[Window]]]:
     """Pieces of ``context`` bases whose second halves make up that of ``window``, ``rows`` at a time, and
     where they begin in reading direction."""
-    length = window.end - window.start
-    begins = list(range((length - context) // 2, length - context + 1, context // 2))
+    begins = list(piece_starts(window.end - window.start, context))
     for i in range(0, len(begins), rows):
         group = begins[i : i + rows]
         yield group, [_piece(window, begin, begin + context) for begin in group]

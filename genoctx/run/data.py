@@ -116,20 +116,22 @@ def read_batch(data: Data, windows: Sequence[Window], softmask: float = 1.0) -> 
     return stack_rows(rows, shares or None)
 
 
-def step_batches(
-    data: Data, pieces: Sequence[Window], train: TrainConfig, step: int, softmask: float = 1.0
-) -> list[Batch]:
-    """The micro-batches of optimizer step ``step`` (0 is the first), a pure function of seed and step."""
+def tokens_of(data: Data, window: Window) -> int:
+    """How long ``window`` is as a model reads it, its prefix included."""
+    return len(data.codec.prefix) + (window.end - window.start) // data.codec.letters
+
+
+def step_groups(pieces: Sequence[Window], train: TrainConfig, step: int) -> list[list[Window]]:
+    """The windows of each micro-batch of step ``step`` (0 is the first): a pure function of seed and step."""
     drawn = []
     for epoch, index in windows_for_step(len(pieces), train.seed, step, train.windows_per_step):
         window = pieces[index]
         if train.rc and is_reversed(train.seed, epoch, index):
             window = replace(window, strand="-" if window.strand == "+" else "+")
         drawn.append(window)
-    batches: list[Batch] = []
+    groups: list[list[Window]] = []
     for start in range(0, len(drawn), train.batch):
         group = drawn[start : start + train.batch]
-        lengths = sorted({w.end - w.start for w in group})
-        for length in lengths:  # rows of a batch share one length
-            batches.append(read_batch(data, [w for w in group if w.end - w.start == length], softmask))
-    return batches
+        for length in sorted({w.end - w.start for w in group}):  # rows of a batch share one length
+            groups.append([w for w in group if w.end - w.start == length])
+    return groups

@@ -63,7 +63,7 @@ CPU_DISK_RATE = 1e9
 
 @dataclass(frozen=True)
 class Fleet:
-    """``count`` devices of one kind, or the processor of this machine (``device`` None)."""
+    """``count`` devices of one kind, or ranks on the processor of this machine (``device`` None)."""
 
     device: Device | None
     count: int = 1
@@ -78,8 +78,8 @@ class Fleet:
 
     @property
     def in_node(self) -> int:
-        """Devices that share one node's memory and disks."""
-        return 1 if self.device is None else min(self.count, self.device.per_node)
+        """Devices, or ranks on a processor, that share one node's memory and disks."""
+        return self.count if self.device is None else min(self.count, self.device.per_node)
 
 
 def parse_fleet(text: str) -> Fleet:

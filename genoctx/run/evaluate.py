@@ -5,20 +5,23 @@ from __future__ import annotations
 import datetime
 import hashlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from genoctx.engine.engine import Engine
 from genoctx.engine.stream import OnChunk, quiet
+from genoctx.errors import UsageError
 from genoctx.files import write_json
 from genoctx.genome.windows import Window
+from genoctx.model.config import ModelConfig
 from genoctx.model.hybrid import Hybrid
 from genoctx.report.context_ledger import FILE as CONTEXTS_FILE
-from genoctx.report.coverage import check_coverage
+from genoctx.report.coverage import check_accounts, check_bases, check_coverage
 from genoctx.run.contexts import ContextScorer, check_contexts
 from genoctx.run.data import Data, place
 from genoctx.run.evaluation import Evaluation
@@ -47,11 +50,17 @@ NO_EXTRAS = Extras()
 
 def model_digest(model: Hybrid) -> str:
     """First 16 hex digits of the sha256 over all weights, by name."""
-    digest = hashlib.sha256()
-    for name, p in sorted(model.named_parameters()):
+    return _digest(sorted((name, p.detach()) for name, p in model.named_parameters()))[0]
+
+
+def _digest(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, int]:
+    """The digest, and how many parameters there are."""
+    digest, total = hashlib.sha256(), 0
+    for name, tensor in weights:
         digest.update(name.encode())
-        digest.update(p.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+        digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        total += tensor.numel()
+    return digest.hexdigest()[:16], total
 
 
 def evaluate(
@@ -65,15 +74,23 @@ def evaluate(
     monitor: Monitor,
     on_chunk: OnChunk = quiet,
     extras: Extras = NO_EXTRAS,
+    engine: Engine | None = None,
 ) -> Evaluation:
     """Score ``windows``, the first ones of a split or all, and write what was found into ``out``.
 
     ``ledger.npz`` and ``summary.json`` always, ``ledger-rc.npz`` and ``contexts.npz`` where asked for. Raises
     UsageError, before anything is scored, for contexts or a track that the windows do not allow.
+    ``engine``: of many ranks, which all call this at the same time. The first one writes what was found and
+    returns it, the others return a ledger without windows. It takes no ``extras``.
     """
+    if engine is not None and extras != NO_EXTRAS:
+        raise UsageError(
+            "many ranks write no more than a ledger", "score with `genoctx eval`, in one process"
+        )
+    engine = engine or Engine(model, chunk)
     contexts = check_contexts(extras.contexts, windows, data.codec.letters) if extras.contexts else ()
     chosen = by_index(data, in_track_order(windows) if extras.track else windows)
-    header = _header(model, data, windows, chunk, step)
+    header = _header(engine, data, windows, step)
     passes = 1 + extras.rc + len(contexts[:-1])
     total = passes * sum(w.end - w.start for w in windows)
     with ExitStack() as stack:
@@ -83,7 +100,6 @@ def evaluate(
             bar.advance(tokens)
             on_chunk(tokens, sweep)
 
-        engine = Engine(model, chunk)
         scorer = ContextScorer(engine, data, header, contexts, watched) if contexts else None
         track = (
             stack.enter_context(TrackWriter(*extras.track, f"genoctx, step {step}")) if extras.track else None
@@ -102,19 +118,26 @@ def evaluate(
             turned = {index: other_strand(window) for index, window in chosen.items()}
             reverse = score_windows(engine, data, turned, {**header, "strand": "-"}, watched)
     made = Evaluation(ledger, reverse, scorer.build() if scorer else None)
+    if not engine.first:
+        return made
     for part in (ledger, reverse):
         if part:
             check_coverage(part, data.table)
+            check_accounts(part)
+    if made.contexts:
+        check_coverage(made.contexts, data.table)
+        check_bases(made.contexts, data.table, data.store.codes)
     _write(made, out, step)
     _tell(made, windows, step, monitor)
     return made
 
 
-def _header(model: Hybrid, data: Data, windows: Sequence[Window], chunk: int, step: int) -> dict[str, object]:
+def _header(engine: Engine, data: Data, windows: Sequence[Window], step: int) -> dict[str, object]:
     split, inputs = windows[0].split, data.inputs
+    digest, parameters = _digest(engine.weights())
     return {
-        "model": describe(model),
-        "checkpoint": model_digest(model),
+        "model": _described(engine.model.config, parameters),
+        "checkpoint": digest,
         "step": step,
         "store": str(data.store.path.resolve()),
         "store_digest": inputs.store,
@@ -126,7 +149,7 @@ def _header(model: Hybrid, data: Data, windows: Sequence[Window], chunk: int, st
         "context": data.table.header["context"],
         "token_bases": data.codec.letters,
         "prefixed": bool(data.codec.prefix),
-        "chunk": chunk,
+        "chunk": engine.chunk,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
     }
@@ -165,7 +188,9 @@ def _tell(made: Evaluation, windows: Sequence[Window], step: int, monitor: Monit
 
 def describe(model: Hybrid) -> str:
     """One line on the model's shape."""
-    c = model.config
-    total = sum(p.numel() for p in model.parameters())
+    return _described(model.config, sum(p.numel() for p in model.parameters()))
+
+
+def _described(c: ModelConfig, parameters: int) -> str:
     layers = f"{len(c.kda_layers)} KDA + {len(c.dsa_layers)} DSA layers"
-    return f"glm5_next, {total:,} parameters, {layers}, width {c.hidden_size}"
+    return f"glm5_next, {parameters:,} parameters, {layers}, width {c.hidden_size}"

@@ -31,6 +31,14 @@ def peak_resident_memory() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts it in KiB
 
 
+def anonymous_memory() -> int:
+    """Resident bytes of this process that are not pages of a file; 0 where the kernel does not tell."""
+    try:
+        return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 def _mem_available() -> int:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -29,3 +29,28 @@ class Monitor(Protocol):
     def log_to(self, path: Path) -> AbstractContextManager[None]: ...
 
     def progress(self, label: str, total: float | None, unit: str) -> AbstractContextManager[Bar]: ...
+
+
+class Silent:
+    """A Monitor that says nothing."""
+
+    def info(self, text: str = "", *, level: int = 0) -> None: ...
+
+    def warn(self, text: str) -> None: ...
+
+    def log_to(self, path: Path) -> AbstractContextManager[None]:
+        del path
+        return nullcontext()
+
+    def progress(self, label: str, total: float | None, unit: str) -> AbstractContextManager[Bar]:
+        del label, total, unit
+        return nullcontext(_SilentBar())
+
+
+class _SilentBar:
+    done: float = 0
+    begin: float = 0
+
+    def advance(self, n: float = 1) -> None: ...
+
+    def update(self, text: str) -> None: ...

@@ -163,22 +163,21 @@ def measure_chunk(config: Config, fleet: Fleet, length: int, chunk: int) -> Meas
 
 
 def settings_of(config: Config, fleet: Fleet, length: int, lora_rank: int = 0) -> Settings:
-    """What ``config`` says, and for several devices the layout it leaves open."""
-    homes = getattr(config, "homes", None)
-    places = {name: getattr(homes, name, "device") for name in _HOME_NAMES} if homes else {}
-    parallel = getattr(config, "parallel", None)
+    """What ``config`` says; for several devices a layout where it leaves that open, or its own does not divide them."""
+    places = {name: getattr(config.homes, name) for name in _HOME_NAMES}
     n, experts = fleet.count, config.model.n_routed_experts
-    cp, ep = getattr(parallel, "cp", 1), getattr(parallel, "ep", 1)
-    if n > 1 and cp == 1 and ep == 1:
-        assert fleet.device is not None
-        cp, ep = min(n, fleet.device.per_node), _largest_common(n, experts)
+    cp, ep = config.parallel.cp, config.parallel.ep
+    if n == 1:
+        cp = ep = 1
+    elif fleet.device is not None and ((cp == 1 and ep == 1) or n % cp or n % ep or experts % ep):
+        cp, ep = min(n, fleet.in_node), _largest_common(n, experts)
     return Settings(
         chunk=min(config.stream.chunk, length),
         homes={name: where for name, where in places.items() if where != "device"},
         cp=cp,
         ep=ep,
-        keep=bool(getattr(parallel, "keep", False)),
-        lora_rank=lora_rank or getattr(getattr(config, "lora", None), "rank", 0),
+        keep=config.parallel.keep,
+        lora_rank=lora_rank or config.lora.rank,
     )
 
 

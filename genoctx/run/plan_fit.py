@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from genoctx.config import Config
+from genoctx.engine.allowed import are_allowed
 from genoctx.run import plan_bytes as b
 from genoctx.run.devices import Fleet
 from genoctx.run.plan import Limits, Plan, make_plan
-from genoctx.run.plan_layout import HOST, MOVABLE, STAY_ON_GPU, Settings, total
+from genoctx.run.plan_layout import HOST, MOVABLE, Settings, total
 from genoctx.run.plan_probe import Measured
 from genoctx.sizes import format_size
 
@@ -31,15 +32,19 @@ def fit(
     measured: Measured | None = None,
 ) -> Plan | None:
     """The quickest plan that fits, or None. What ``given`` says of LoRA and ranks stays."""
-    best: Plan | None = None
+    return min(_fitting(config, fleet, length, limits, given, measured), key=_rank, default=None)
+
+
+def _fitting(
+    config: Config, fleet: Fleet, length: int, limits: Limits, given: Settings, measured: Measured | None
+) -> Iterator[Plan]:
     for candidate in candidates(fleet, length, given):
         # a measurement is of one chunk size; others are told by the closed form scaled to it
         plan = make_plan(config, fleet, length, limits, candidate, measured=None)
         if measured is not None:
             plan = _corrected(config, plan, given, measured)
-        if plan.fits and (best is None or _rank(plan) < _rank(best)):
-            best = plan
-    return best
+        if plan.fits:
+            yield plan
 
 
 def _rank(plan: Plan) -> tuple[float, int, int]:
@@ -78,18 +83,25 @@ def chunks(length: int, given: Settings) -> list[int]:
 
 
 def ladder(fleet: Fleet) -> Iterator[dict[str, str]]:
-    """Homes from everything on the device to everything away."""
-    names = [n for n in MOVABLE if fleet.device is None or n not in STAY_ON_GPU]
-    if fleet.device is None:
-        for n in range(len(names) + 1):
-            yield dict.fromkeys(names[:n], "file")
-        return
-    for n in range(len(names) + 1):
-        yield dict.fromkeys(names[:n], "host")
-    yield {b.MOMENTS: "host"}
-    yield {b.MOMENTS: "host", b.PARAMETERS: "host"}
-    yield dict.fromkeys(names, "host") | {b.MOMENTS: "file"}
-    yield dict.fromkeys(names, "host") | {b.MOMENTS: "file", b.PARAMETERS: "file"}
+    """Homes from everything on the device to everything away, of those that the engine can keep."""
+    gpu = fleet.device is not None
+    for homes in _gpu_ladder() if gpu else _cpu_ladder():
+        if are_allowed(homes, gpu=gpu, ranks=fleet.count):
+            yield homes
+
+
+def _cpu_ladder() -> Iterator[dict[str, str]]:
+    for n in range(len(MOVABLE) + 1):
+        yield dict.fromkeys(MOVABLE[:n], "file")
+
+
+def _gpu_ladder() -> Iterator[dict[str, str]]:
+    window, step = (b.IDS, b.CARRIES), (b.MOMENTS, b.PARAMETERS)
+    for n in range(len(window) + 1):
+        yield dict.fromkeys(window[:n], "host")
+    yield dict.fromkeys(step, "host")
+    yield dict.fromkeys((*window, *step), "host")
+    yield dict.fromkeys(window, "host") | dict.fromkeys(step, "file")
 
 
 def changes(before: Settings, after: Settings) -> list[str]:
@@ -111,10 +123,11 @@ def cheapest_change(
     plan: Plan,
     measured: Measured | None = None,
 ) -> str:
-    """What would make a plan fit that does not: settings; else memory; else more devices."""
-    found = fit(config, plan.fleet, plan.length, plan.limits, plan.settings, measured)
-    if found is not None:
-        return "set " + ", ".join(changes(plan.settings, found.settings))
+    """What would make a plan fit that does not: settings, as few as possible; else memory; else more devices."""
+    fitting = _fitting(config, plan.fleet, plan.length, plan.limits, plan.settings, measured)
+    least = min(((changes(plan.settings, p.settings), _rank(p)) for p in fitting), key=_effort, default=None)
+    if least is not None:
+        return "set " + ", ".join(least[0])
     smallest = _smallest(config, plan)
     if plan.fleet.device is None:
         missing = smallest.over(HOST)
@@ -123,6 +136,10 @@ def cheapest_change(
     more = _more_devices(config, plan)
     device = plan.fleet.device.name
     return f"more devices: {device}:{more}" if more else f"no number of {device} up to {MOST_DEVICES}"
+
+
+def _effort(change: tuple[list[str], tuple[float, int, int]]) -> tuple[int, tuple[float, int, int]]:
+    return len(change[0]), change[1]
 
 
 def from_the_host(config: Config, plan: Plan) -> Plan | None:

@@ -19,7 +19,10 @@ from genoctx.run.plan_flops import KDA_BLOCK
 EXPERT_ROWS = 16
 """Rows that each expert's tokens are padded to (genoctx_kernels/moe/op.py); a tile of 64 on a GPU."""
 EXPERT_TILE = 64
-LOSS_TILE = 32 << 20
+LOSS_TILE = (8 << 20, 64)
+"""Bytes of logits at a time, and the fewest rows of them (genoctx_kernels/loss/op.py)."""
+FEW_LOGITS = 64
+"""Logits a token up to which their gradient is kept."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,7 @@ def _site(c: ModelConfig, s: Sizes) -> float:
     """An mHC site with its norm: streams, maps, x before and after the norm, the block's output."""
     n, hidden = c.hc_mult, c.hidden_size
     maps = n * (n + 2)
-    if s.triton:
-        kept = maps + 1 + n + n + n * n  # raw, inv, pre, post, comb
-    else:
-        kept = 2 * maps + 1 + 2 * n + 2 * n + 2 * n * n  # raw, z, inv, sigmoids and results, logits, comb
+    kept = maps + 1 + n + n * n + (n if s.triton else 0)  # raw, inv, post, comb; on a GPU pre, too
     streams = n * hidden * s.item
     norm = 2 * hidden * s.item + hidden * s.wide + s.wide
     return kept * s.wide + streams + norm + hidden * s.item
@@ -90,7 +90,7 @@ def _moe(c: ModelConfig, s: Sizes) -> float:
     if s.triton:
         pairs = top * (2 * c.moe_intermediate_size * s.item + 16)
     else:
-        pairs = top * ((4 * hidden + 3 * c.moe_intermediate_size) * s.item + 4 * 8)
+        pairs = top * 2 * c.moe_intermediate_size * s.item
     return router + pairs + _gated(c.n_shared_experts * c.moe_intermediate_size, s)
 
 
@@ -107,14 +107,14 @@ def _mlp(c: ModelConfig, index: int, s: Sizes) -> float:
 
 def _ends(c: ModelConfig, s: Sizes) -> float:
     """The mean of the last streams, its norm, and the loss's inputs."""
-    return c.hidden_size * (2 * s.item + s.wide) + 16
+    logits = c.vocab_size * s.wide if c.vocab_size <= FEW_LOGITS and not s.triton else 0
+    return c.hidden_size * (2 * s.item + s.wide) + (logits or 16)
 
 
 def _padding(c: ModelConfig, s: Sizes) -> float:
     """Bytes of a MoE layer's rows that belong to no token, as expected."""
     rows = c.n_routed_experts * (EXPERT_TILE if s.triton else EXPERT_ROWS) / 2
-    width = 2 * c.moe_intermediate_size if s.triton else c.hidden_size + 3 * c.moe_intermediate_size
-    return rows * width * s.item
+    return rows * 2 * c.moe_intermediate_size * s.item
 
 
 def saved_bytes(c: ModelConfig, tokens: int, s: Sizes) -> int:
@@ -148,6 +148,8 @@ def _mlp_work(c: ModelConfig, index: int, s: Sizes) -> float:
     """Bytes per token of the backward pass of a layer's experts or dense MLP."""
     if c.mlp_layer_types[index] != SPARSE:
         return 4 * c.intermediate_size * s.item
+    if not s.triton:  # expert by expert
+        return 2 * c.hidden_size * s.item
     return c.num_experts_per_tok * (3 * c.hidden_size + 2 * c.moe_intermediate_size) * s.item
 
 
@@ -166,6 +168,6 @@ def peak_bytes(c: ModelConfig, tokens: int, s: Sizes) -> int:
         if c.mlp_layer_types[i] == SPARSE:
             kept += _padding(c, s)
         peaks.append(kept + (_mlp_work(c, i, s) + streams) * tokens)
-    loss = 3 * min(LOSS_TILE, tokens * c.vocab_size * 4) * s.wide // 4
-    peaks.append(kept + loss)
+    row = c.vocab_size * s.wide
+    peaks.append(kept + 3 * min(tokens, max(LOSS_TILE[1], LOSS_TILE[0] // row)) * row)
     return int(max(peaks))

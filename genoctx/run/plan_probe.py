@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from genoctx.config import Config
@@ -20,8 +20,8 @@ from genoctx.errors import GenoctxError
 from genoctx.model.config import ModelConfig
 from genoctx.run.machine import peak_resident_memory
 
-CHUNKS = 3
-"""Of a measured window: a first, one in between, and a last."""
+CHUNKS, STEPS = 4, 2
+"""Of a measured window, and such windows: the heap settles over a few chunks, each a little higher than the last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Case:
     steps: int = 1
 
     def shortened(self) -> Case:
-        """The same with a window of no more than CHUNKS chunks."""
-        return Case(**(_fields(self) | {"length": min(self.length, CHUNKS * self.chunk)}))
+        """What is measured of it: STEPS steps on windows of no more than CHUNKS chunks."""
+        return replace(self, length=min(self.length, CHUNKS * self.chunk), steps=STEPS)
 
 
 @dataclass(frozen=True)

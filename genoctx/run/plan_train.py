@@ -9,31 +9,41 @@ from genoctx.config import Config
 from genoctx.errors import WouldNotFit
 from genoctx.run.machine import peak_resident_memory
 from genoctx.run.monitor import Monitor
-from genoctx.run.plan import limits_of, measure_chunk, settings_of
+from genoctx.run.plan import Plan, limits_of, measure_chunk, settings_of
 from genoctx.run.plan_answer import answer
 from genoctx.run.plan_fit import changes
-from genoctx.run.plan_layout import Settings
+from genoctx.run.plan_layout import HOST, Settings
 from genoctx.run.plan_local import local_fleet
 
+DOUBT = 0.2
+"""Of the memory there is: a plan this close to it is measured."""
 
-def fitted(config: Config, length: int, device: str, out: Path, monitor: Monitor) -> Config:
+
+def fitted(
+    config: Config, length: int, device: str, out: Path, monitor: Monitor, ranks: int = 1, here: int = 1
+) -> Config:
     """``config``, or with ``stream.fit = "auto"`` one whose chunks and homes fit this machine.
 
     ``device``: the kind that the model will be on, ``cpu`` or ``cuda``; ``length``: tokens of the longest
-    window. Raises WouldNotFit (exit 4) before anything is allocated. A GPU that the device table does not
-    know is not judged.
+    window; ``ranks`` share the run, and ``here`` of them this machine. Raises WouldNotFit (exit 4) before
+    anything is allocated. A GPU that the device table does not know is not judged.
     """
     mode = config.stream.fit
-    fleet = local_fleet("", device)
+    fleet = replace(local_fleet("", device), count=ranks)
     if mode == "off" or (device == "cuda") != (fleet.device is not None):
         return config
     folder = config.homes.folder or out.absolute().parent
     limits = limits_of(fleet, folder=folder if folder.is_dir() else Path())
     if fleet.device is None:  # what this process has taken already is in the plan, too
-        limits = replace(limits, host=limits.host + peak_resident_memory())
-    given, auto = settings_of(config, fleet, length), mode == "auto"
-    measured = measure_chunk(config, fleet, length, given.chunk) if auto else None
-    found = answer(config, fleet, length, limits, given, measured, choose=auto)
+        host = limits.host + here * peak_resident_memory()
+        limits = replace(limits, host=host * ranks // here, disk=limits.disk * ranks // here)
+    layout = config.parallel
+    given = replace(settings_of(config, fleet, length), cp=layout.cp, ep=layout.ep)
+    auto = mode == "auto"
+    found = answer(config, fleet, length, limits, given, None, choose=False)
+    if ranks == 1 and (auto or _is_close(found.plan)):
+        measured = measure_chunk(config, fleet, length, given.chunk)
+        found = answer(config, fleet, length, limits, given, measured, choose=auto)
     if not found.plan.fits:
         raise WouldNotFit(
             f"windows of {length:,} tokens would not fit into this machine: {found.problem}",
@@ -45,12 +55,18 @@ def fitted(config: Config, length: int, device: str, out: Path, monitor: Monitor
     return _with(config, chosen) if auto else config
 
 
+def _is_close(plan: Plan) -> bool:
+    """Whether the closed form of a chunk, which is off by up to a fifth on a processor, decides."""
+    return plan.fleet.device is None and abs(plan.over(HOST)) < DOUBT * plan.limits.host
+
+
 def _with(config: Config, chosen: Settings) -> Config:
-    """``config`` with chunk and homes as chosen."""
+    """``config`` with chunk, homes and what is gathered as chosen."""
     names = ("carries", "latents", "d_latents", "ids", "parameters", "moments")
     places = {name: chosen.homes.get(name, "device") for name in names}
     return replace(
         config,
         stream=replace(config.stream, chunk=chosen.chunk),
         homes=replace(config.homes, **places),  # type: ignore[arg-type]
+        parallel=replace(config.parallel, keep=chosen.keep),
     )

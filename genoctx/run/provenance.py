@@ -29,11 +29,12 @@ class Inputs:
         return asdict(self)
 
 
-def session() -> dict[str, Any]:
-    """One start of a run: when, with which command, versions and machine."""
+def session(ranks: int = 1) -> dict[str, Any]:
+    """One start of a run: when, with which command, on how many ranks, versions and machine."""
     return {
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "argv": sys.argv,
+        "ranks": ranks,
         "versions": versions(),
         "machine": machine(),
     }

@@ -10,10 +10,10 @@ import torch
 from genoctx.config import Config
 from genoctx.genome.tokenizer import verify_tokenizer
 from genoctx.model.hub_config import float8_block, read_hub_json
-from genoctx.model.hub_files import HubFiles
 from genoctx.model.hub_fit import CONFIG_FILE, config_problems, fit, refuse
 from genoctx.model.hybrid import Hybrid, build
 from genoctx.model.lora_file import AdapterFile, is_adapter
+from genoctx.model.shard_files import open_files
 from genoctx.run.data import open_data, training_pieces, windows_of
 from genoctx.run.device import choose_device
 from genoctx.run.evaluate import describe
@@ -70,7 +70,7 @@ def check_weights(model: Hybrid, directory: Path) -> None:
     """InputError listing all in which a checkpoint does not fit ``model``, by headers alone."""
     if is_adapter(directory):
         return check_weights(model, AdapterFile(directory).base)
-    with HubFiles(directory) as files:
+    with open_files(directory) as files:
         found = fit(model, files, float8_block(read_hub_json(directory / CONFIG_FILE)))
         problems = config_problems(model.config, directory) + found.problems
         return refuse(directory, problems, damaged=bool(files.faults))

@@ -33,6 +33,7 @@ _OWN = (
     "LATEST",
     "checkpoints",
     "window",
+    "ranks",
     "eval",
     "metrics.jsonl",
     "train.log",
@@ -51,21 +52,35 @@ def step_name(step: int) -> str:
 class RunDir:
     """One run directory, locked for this process until ``close`` (or the end of a ``with``)."""
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    def __init__(self, path: Path, lock: IO[str] | None) -> None:
         self.path = path
         self.resumed = False
         """True when the directory held a run of the same config."""
         self._lock = lock
 
     @classmethod
+    def beside(cls, path: Path, resumed: bool) -> RunDir:
+        """A run that another rank has opened; that one holds the lock and writes what all share."""
+        run = cls(path, None)
+        run.resumed = resumed
+        return run
+
+    @classmethod
     def create_or_resume(
-        cls, path: Path, config: Config, *, source: str, inputs: Inputs, fresh: bool = False
+        cls,
+        path: Path,
+        config: Config,
+        *,
+        source: str,
+        inputs: Inputs,
+        fresh: bool = False,
+        ranks: int = 1,
     ) -> RunDir:
         """Lock ``path`` and make it a run of ``config``, or continue the one that is there.
 
         ``source`` is the user's TOML text. Raises UsageError when ``path`` holds something else or is
         in use, and InputError when its run has another config or other inputs. ``fresh`` clears an
-        old run first; files that genoctx did not write stay.
+        old run first; files that genoctx did not write stay. ``ranks`` work in it together.
         """
         refuse_foreign(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +91,7 @@ class RunDir:
             if (path / RESOLVED).exists():
                 check_same(path, config, inputs)
                 run.resumed = True
-            run._write_head(config, source, inputs)
+            run._write_head(config, source, inputs, ranks)
         except BaseException:
             run.close()
             raise
@@ -150,7 +165,8 @@ class RunDir:
 
     def close(self) -> None:
         """Let other processes use the run."""
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
     def __enter__(self) -> RunDir:
         return self
@@ -168,12 +184,12 @@ class RunDir:
             else:
                 entry.unlink(missing_ok=True)
 
-    def _write_head(self, config: Config, source: str, inputs: Inputs) -> None:
+    def _write_head(self, config: Config, source: str, inputs: Inputs, ranks: int) -> None:
         write_json(self.path / RESOLVED, config.to_dict())
         write_atomic(self.path / "config.toml", source)
         record = self.path / "provenance.json"
         sessions = _read_json(record).get("sessions", []) if self.resumed and record.exists() else []
-        write_json(record, {"schema": 1, "inputs": inputs.to_dict(), "sessions": [*sessions, session()]})
+        write_json(record, {"schema": 1, "inputs": inputs.to_dict(), "sessions": [*sessions, session(ranks)]})
         for leftover in (self.path / "checkpoints").glob(".tmp-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         for half in self.path.iterdir():

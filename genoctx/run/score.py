@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import torch
 
-from genoctx.engine.engine import Engine
+from genoctx.engine.batch import Batch
+from genoctx.engine.engine import Engine, Scored
 from genoctx.engine.stream import OnChunk, quiet
 from genoctx.errors import GenoctxError, InputError
 from genoctx.genome.alphabet import reverse_complement
 from genoctx.genome.codec import NO_TARGET, scored_bases
 from genoctx.genome.windows import Window
 from genoctx.report.ledger import Ledger, LedgerBuilder
-from genoctx.run.data import Data, place, read_batch
+from genoctx.run.data import Data, place, read_batch, tokens_of
 from genoctx.run.strata import strata_of, stratum_names
 
 
@@ -67,12 +71,18 @@ def score_bases(
         targets[:, :skipped] = NO_TARGET
         batch = replace(batch, targets_BT=targets)
     for part in engine.score(batch, torch.tensor(codec.words), letters, on_chunk):
-        has_target = (batch.targets_BT[:, part.start : part.end] >= 0).numpy()
-        for row, keep in enumerate(has_target):
-            word = np.arange(part.start, part.end)[keep] + ahead
-            offset = (word[:, np.newaxis] * letters + np.arange(letters)).ravel()
-            full, acgt, chances = (values[row].numpy()[keep] for values in part.nats)
-            yield Bases(row, offset, full.ravel(), acgt.ravel(), chances.reshape(-1, chances.shape[-1]))
+        yield from bases_of(part, batch, data)
+
+
+def bases_of(part: Scored, batch: Batch, data: Data) -> Iterator[Bases]:
+    """What a chunk says about the bases of ``batch``, row by row."""
+    letters, ahead = data.codec.letters, 1 - len(data.codec.prefix)
+    has_target = (batch.targets_BT[:, part.start : part.end] >= 0).numpy()
+    for row, keep in enumerate(has_target):
+        word = np.arange(part.start, part.end)[keep] + ahead
+        offset = (word[:, np.newaxis] * letters + np.arange(letters)).ravel()
+        full, acgt, chances = (values[row].numpy()[keep] for values in part.nats)
+        yield Bases(row, offset, full.ravel(), acgt.ravel(), chances.reshape(-1, chances.shape[-1]))
 
 
 def positions_of(window: Window, offset: np.ndarray) -> np.ndarray:
@@ -105,29 +115,40 @@ def score_windows(
     """One streamed pass over every window, by its index in the table; ``on_window`` sees each when scored.
 
     Targets are A, C, G and T but the window's first base. Raises GenoctxError where the bases that were
-    scored are not those.
+    scored are not those. Where many ranks score, the first one's ledger has everything and the others' nothing.
     """
     names = stratum_names(data.store)
     contigs = [contig.name for contig in data.store.contigs]
     builder = LedgerBuilder(header, contigs, strata=names, calibrate=True)
-    for index, window in windows.items():
-        builder.window(index, window.contig, window.start, window.end, window.strand)
-        scored = _score_window(engine, data, window, index, builder, on_chunk)
-        _account(builder, scored, data)
-        if on_window:
-            on_window(scored)
+    numbered = list(windows.items())
+    lengths = [tokens_of(data, window) for window in windows.values()]
+
+    def read(number: int) -> Batch:
+        return read_batch(data, [numbered[number][1]])
+
+    words, letters = torch.tensor(data.codec.words), data.codec.letters
+    with closing(engine.score_all(lengths, read, words, letters, on_chunk)) as parts:
+        for number, scored in groupby(parts, key=itemgetter(0)):
+            index, window = numbered[number]
+            builder.window(index, window.contig, window.start, window.end, window.strand)
+            batch = read(number)
+            bases = (found for _, part in scored for found in bases_of(part, batch, data))
+            done = _collect(data, window, index, builder, bases)
+            _account(builder, done, data)
+            if on_window:
+                on_window(done)
     return builder.build()
 
 
-def _score_window(
-    engine: Engine, data: Data, window: Window, index: int, builder: LedgerBuilder, on_chunk: OnChunk
+def _collect(
+    data: Data, window: Window, index: int, builder: LedgerBuilder, scored: Iterable[Bases]
 ) -> ScoredWindow:
     codes = data.store.codes(window.contig, window.start, window.end)
     if window.strand == "-":
         codes = reverse_complement(codes)
-    strata = strata_of(data.store, window)
+    strata = strata_of(data.store, window.contig, window.start, window.end)
     nats = np.full(len(codes), np.nan)
-    for bases in score_bases(engine, data, [window], on_chunk=on_chunk):
+    for bases in scored:
         positions = positions_of(window, bases.offset)
         builder.add(
             index,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from types import FrameType, TracebackType
 from typing import Any
@@ -12,10 +13,20 @@ class StopRequested(Exception):
     """Raised inside a step at a chunk's end; the step's gradients are thrown away."""
 
 
+_asked: list[str] = []
+
+
+def ask_to_stop(reason: str) -> None:
+    """Ask this process to stop, from any of its threads and for good; as a signal would."""
+    if not _asked:
+        _asked.append(reason)
+
+
 class StopSignals:
     """Context manager that turns signals and a time limit into :class:`StopRequested`.
 
-    A second SIGINT interrupts at once.
+    A second SIGINT interrupts at once. Outside of the main thread, where Python takes no signals, ``ask_to_stop``
+    is left.
     """
 
     def __init__(self, max_seconds: float = 0.0) -> None:
@@ -24,8 +35,9 @@ class StopSignals:
         self._old: dict[int, Any] = {}
 
     def __enter__(self) -> StopSignals:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._old[number] = signal.signal(number, self._ask)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._old[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(
@@ -40,9 +52,15 @@ class StopSignals:
             raise KeyboardInterrupt
         self.reason = signal.Signals(number).name
 
-    def check(self) -> None:
-        """Raise StopRequested if somebody asked, or the time is over."""
+    def wanted(self) -> bool:
+        """Whether somebody asked, or the time is over."""
+        if _asked:
+            self.reason = self.reason or _asked[0]
         if self._deadline is not None and time.monotonic() > self._deadline:
             self.reason = self.reason or "the time limit"
-        if self.reason:
+        return bool(self.reason)
+
+    def check(self) -> None:
+        """Raise StopRequested if a stop is wanted."""
+        if self.wanted():
             raise StopRequested

@@ -8,7 +8,6 @@ from genoctx.genome.alphabet import N_CODE
 from genoctx.genome.kmers import canonical_kmers
 from genoctx.genome.region_classes import CLASSES
 from genoctx.genome.store import GenomeStore
-from genoctx.genome.windows import Window
 
 GC_TILE = 1024
 """Bases, aligned to the contig: a base's GC is that of its tile, whatever the windows are."""
@@ -26,28 +25,28 @@ def stratum_names(store: GenomeStore) -> tuple[str, ...]:
     return _MASK + _GC + (_REGIONS if store.annotated else ())
 
 
-def strata_of(store: GenomeStore, window: Window) -> np.ndarray:
-    """Per facet and base of ``window``, in contig order, its place in ``stratum_names``: uint8 [facets, bases]."""
-    where = (window.contig, window.start, window.end)
+def strata_of(store: GenomeStore, contig: str, start: int, end: int) -> np.ndarray:
+    """Per facet and base of a window, in contig order, its place in ``stratum_names``: uint8 [facets, bases]."""
+    where = (contig, start, end)
     facets = [
         store.softmask(*where).view(np.uint8),
-        len(_MASK) + _gc_deciles(store, window),
+        len(_MASK) + _gc_deciles(store, *where),
     ]
     if store.annotated:
         facets.append(len(_MASK) + len(_GC) + store.regions(*where))
     return np.stack(facets)
 
 
-def _gc_deciles(store: GenomeStore, window: Window) -> np.ndarray:
+def _gc_deciles(store: GenomeStore, contig: str, start: int, end: int) -> np.ndarray:
     """The GC decile of the tile of each base, 0 for tiles without A, C, G or T: uint8."""
-    first = window.start // GC_TILE * GC_TILE
-    last = min(-(-window.end // GC_TILE) * GC_TILE, store.contig(window.contig).length)
-    codes = store.codes(window.contig, first, last)
+    first = start // GC_TILE * GC_TILE
+    last = min(-(-end // GC_TILE) * GC_TILE, store.contig(contig).length)
+    codes = store.codes(contig, first, last)
     tiles = np.arange(0, len(codes), GC_TILE)
     known = np.add.reduceat(codes < N_CODE, tiles, dtype=np.int64)
     gc = np.add.reduceat((codes == 1) | (codes == 2), tiles, dtype=np.int64)
     decile = np.minimum(DECILES * gc // np.maximum(known, 1), DECILES - 1).astype(np.uint8)
-    return np.repeat(decile, GC_TILE)[window.start - first : window.end - first]
+    return np.repeat(decile, GC_TILE)[start - first : end - first]
 
 
 def seen_before(codes: np.ndarray, k: int = SEEN_K) -> np.ndarray:

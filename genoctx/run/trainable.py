@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from genoctx.config import Config
 from genoctx.engine.movement import Movement
 from genoctx.errors import ConfigError
@@ -53,14 +50,8 @@ def describe_trained(model: Hybrid) -> str:
     return f"{trained:,} of {total:,} parameters are trained ({100 * trained / total:.3g} %){rank}"
 
 
-@contextmanager
-def watch_first_step(model: Hybrid, config: Config, step: int, monitor: Monitor) -> Iterator[Movement | None]:
-    """Around step ``step``: what is to watch it, for the first one; GenoctxError if it moves too little."""
-    if step != 1:
-        yield None
-        return
-    movement = Movement()
-    yield movement
+def check_movement(movement: Movement, model: Hybrid, config: Config, monitor: Monitor) -> None:
+    """GenoctxError if the step that was watched moves too little of what is trained; a warning for a little."""
     trained = [name for name, p in model.named_parameters() if p.requires_grad]
     movement.refuse(
         {pattern: [n for n in trained if matches(n, pattern)] for pattern in config.train.trainable}

@@ -22,9 +22,12 @@ def best_columns(values_NM: Tensor, keep: int) -> Tensor:
     """
     if keep >= values_NM.shape[1]:
         return torch.arange(values_NM.shape[1], device=values_NM.device).expand(len(values_NM), -1)
-    top, columns = values_NM.topk(keep + 1, dim=-1, sorted=True)
-    columns = columns[:, :keep]
-    tied = torch.nonzero(top[:, keep] == top[:, keep - 1]).squeeze(-1)
+    # one more than wanted, unsorted: the worst of them goes, unless others equal it
+    top, columns = values_NM.topk(keep + 1, dim=-1, sorted=False)
+    threshold = top.amin(-1, keepdim=True)
+    worst = top == threshold
+    columns = columns.masked_fill_(worst, values_NM.shape[1]).sort(1).values[:, :keep]
+    tied = torch.nonzero(worst.sum(-1) > 1).squeeze(-1)
     if len(tied):
-        columns[tied] = _first_ties(values_NM[tied], top[tied, keep - 1 : keep], keep)
-    return columns.sort(1).values
+        columns[tied] = _first_ties(values_NM[tied], threshold[tied], keep)
+    return columns

@@ -83,13 +83,23 @@ def test_a_window_holds_exactly_the_bytes_of_the_closed_form(rows: int, length: 
     assert tape.held() == expected and set(expected) == set(WINDOW)
 
 
+def a_disk_of(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files larger than ``size`` bytes, or that all together are, have no room from now on."""
+    taken = 0
+
+    def reserve(handle: int, offset: int, nbytes: int) -> None:
+        nonlocal taken
+        if taken + nbytes > size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        taken += nbytes
+
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+
+
 def test_a_full_disk_is_an_error_before_anything_is_computed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(handle: int, offset: int, size: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    a_disk_of(0, monkeypatch)
     homes, made = Homes.of({"latents": "file"}, CPU, tmp_path), model()
     before = {n: p.detach().clone() for n, p in made.named_parameters()}
     engine = Engine(made, CHUNK, homes=homes)
@@ -99,6 +109,48 @@ def test_a_full_disk_is_an_error_before_anything_is_computed(
             [batch()], Optimizer(made, AdamWSettings()), 1e-2, lambda tokens, sweep: seen.append(sweep)
         )
     assert seen == [] and all(torch.equal(p, before[n]) for n, p in made.named_parameters())
+
+
+@pytest.mark.parametrize("category", ["moments", "parameters"])
+def test_an_optimizer_says_at_once_what_it_would_need(
+    category: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both averages, or weights and gradient sums, as one number; the disk could hold any one tensor."""
+    made, homes = model(), Homes.of({category: "file"}, CPU, tmp_path)
+    needed = 2 * sum(p.nbytes for p in made.parameters() if p.requires_grad)
+    a_disk_of(needed - 1, monkeypatch)
+    with pytest.raises(
+        GenoctxError, match=f"has no room for {needed:,} bytes of mapped homes, [0-9,]+ are free"
+    ) as no:
+        Optimizer(made, AdamWSettings(), homes)
+    assert str(tmp_path) in no.value.message
+
+
+def test_the_longest_window_is_tried_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes, made = Homes.of({"latents": "file", "ids": "file"}, CPU, tmp_path), model()
+    engine = Engine(made, CHUNK, homes=homes)
+    held = window_bytes(made.config, 200, 2, CHUNK)
+    needed = held["latents"] + held["ids"]
+    a_disk_of(needed, monkeypatch)
+    engine.require_room(200, 2)
+    a_disk_of(needed - 1, monkeypatch)
+    with pytest.raises(GenoctxError, match=f"no room for {needed:,} bytes"):
+        engine.require_room(200, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_moments_come_back_into_the_files_they_have(tmp_path: Path) -> None:
+    made, homes = model(), Homes.of({"moments": "file"}, CPU, tmp_path)
+    optimizer, engine = Optimizer(made, AdamWSettings(), homes), Engine(made, CHUNK, Coefficients(0.01, 0.1))
+    engine.train_step([batch()], optimizer, 1e-2)
+    saved = {name: t.clone() for name, t in optimizer.state()}
+    places = {name: t.data_ptr() for name, t in optimizer.state() if t.ndim}
+    engine.train_step([batch(seed=1)], optimizer, 1e-2)
+    optimizer.load_state(saved)
+    assert all(torch.equal(saved[name], t) for name, t in optimizer.state())
+    assert places == {name: t.data_ptr() for name, t in optimizer.state() if t.ndim}
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

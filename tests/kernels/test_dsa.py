@@ -66,11 +66,12 @@ def test_best_columns_follow_the_total_order(seed: int, rows: int, columns: int,
     pool=st.sampled_from([1, 2, 4, 8]),
     top=st.integers(1, 12),
     spread=st.integers(0, 3),
+    tile=st.sampled_from([16, 64, 128]),
 )
 def test_selection_with_ties_equals_a_stable_sort(
-    seed: int, first: int, tokens: int, pool: int, top: int, spread: int
+    seed: int, first: int, tokens: int, pool: int, top: int, spread: int, tile: int
 ) -> None:
-    indexer.QUERY_TILE, indexer.POOL_TILE = 7, 16
+    indexer.QUERY_TILE, indexer.POOL_TILE = 7, tile
     pools = (first + tokens) // pool
     q, w = integers(tokens, 2, 4, seed=seed, spread=spread), integers(tokens, 2, seed=seed + 1, spread=spread)
     keys = integers(pools, 4, seed=seed + 2, spread=spread)

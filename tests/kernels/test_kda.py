@@ -8,6 +8,8 @@ from compare import assert_equal_in_float64, assert_error_bound, relative, run
 from torch import Tensor
 
 from genoctx_kernels.kda import kda
+from genoctx_kernels.kda.inverse import unit_lower_inverse
+from genoctx_kernels.kda.op import block_width
 from genoctx_kernels.kda.reference import kda_reference
 
 
@@ -70,10 +72,48 @@ def test_state_continues_across_a_cut(cut: int) -> None:
     assert_equal_in_float64(in_two, kda_reference, inputs(100))
 
 
+@pytest.mark.parametrize("key", [8, 40])
 @pytest.mark.parametrize("prefix", [*range(1, 68), 77, 100, 129])
-def test_later_tokens_change_no_earlier_bit(prefix: int) -> None:
-    xs = [x.float() for x in inputs(130)]
+def test_later_tokens_change_no_earlier_bit(prefix: int, key: int) -> None:
+    xs = [x.float() for x in inputs(130, key=key)]
     changed = [x.clone() for x in xs]
     for x in changed[:5]:
         x[:, prefix:] = x[:, prefix:] * 0.5
     assert torch.equal(kda(*xs)[0][:, :prefix], kda(*changed)[0][:, :prefix])
+
+
+@pytest.mark.parametrize("gates", ["mixed", "pinned"])
+def test_gradients_as_small_as_those_of_a_mean_over_a_million_tokens_keep_their_digits(gates: str) -> None:
+    """Columns of the narrowest squares grow, their rows shrink: nothing may fall out of float32's range."""
+    exact = inputs(100, gates, key=32)
+    weights = [torch.randn(x.shape, generator=torch.Generator().manual_seed(1)).double() for x in exact[2::3]]
+    right = run(kda_reference, exact, weights)[2:]
+    small = run(kda, [x.float() for x in exact], [2.0**-44 * w for w in weights])[2:]
+    for i, (a, b) in enumerate(zip(small, right, strict=True)):
+        assert relative(2.0**44 * a, b) <= (2e-4 if gates == "pinned" and i == 3 else 2e-5), i
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize("entries", ["random", "ones"])
+def test_inverse_of_a_unit_lower_matrix(block: int, entries: str) -> None:
+    generator = torch.Generator().manual_seed(block)
+    a = 0.3 * torch.randn(2, 3, block, block, generator=generator, dtype=torch.float64)
+    a = torch.ones_like(a) if entries == "ones" else a  # poly-A without decay
+    right = torch.linalg.inv(a.tril(-1) + torch.eye(block))
+    assert relative(unit_lower_inverse(a), right) <= 1e-10
+    assert not unit_lower_inverse(a).triu(1).any()
+    if entries == "ones":
+        assert relative(unit_lower_inverse(a.float()), right) == 0
+
+
+@pytest.mark.parametrize("key", [8, 40])
+def test_blocks_of_both_widths(key: int) -> None:
+    """Keys above 32 get blocks of 64 tokens."""
+    assert block_width(200, key) == (32 if key == 8 else 64)
+    assert_equal_in_float64(kda, kda_reference, inputs(150, key=key))
+
+
+def test_a_last_state_holds_no_more_than_itself() -> None:
+    """It is kept once a chunk and layer; a view would keep the states of all blocks."""
+    state = kda(*inputs(130))[1]
+    assert state.untyped_storage().nbytes() == state.nbytes

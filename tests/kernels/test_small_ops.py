@@ -16,7 +16,8 @@ from genoctx_kernels.loss import linear_cross_entropy, score_tokens
 from genoctx_kernels.loss import op as loss_op
 from genoctx_kernels.loss.reference import linear_cross_entropy_reference
 from genoctx_kernels.mhc import mhc_mix, mhc_read
-from genoctx_kernels.mhc.reference import mhc_mix_reference, mhc_read_reference
+from genoctx_kernels.mhc.reference import mhc_mix_reference, mhc_read_reference, sinkhorn_reference
+from genoctx_kernels.mhc.sinkhorn import sinkhorn, sinkhorn_backward
 from genoctx_kernels.swiglu import clamped_swiglu
 from genoctx_kernels.swiglu.reference import clamped_swiglu_reference
 
@@ -77,6 +78,39 @@ def test_mhc_error_bound(dtype: torch.dtype) -> None:
         site_inputs(4, 16, 63),
         dtype,
     )
+
+
+@pytest.mark.parametrize("iters", [1, 2, 20])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 12.0])
+def test_sinkhorn_and_its_way_back(iters: int, spread: float) -> None:
+    """Flat maps, and maps so peaked that most of a softmax is far below hc_eps."""
+
+    class Columns(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, logits: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+            soft = logits.permute(1, 2, 0).contiguous().softmax(1)
+            ctx.save_for_backward(soft)
+            return sinkhorn(soft, iters, 1e-6).permute(2, 0, 1)
+
+        @staticmethod
+        def backward(ctx, d_c: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
+            (soft,) = ctx.saved_tensors
+            return sinkhorn_backward(d_c.permute(1, 2, 0), soft, iters, 1e-6).permute(2, 0, 1)
+
+    def reference(logits: Tensor) -> Tensor:
+        return sinkhorn_reference(logits, iters, 1e-6)
+
+    logits = [spread * draw(50, 4, 4)]
+    assert_equal_in_float64(Columns.apply, reference, logits)
+    assert_error_bound(Columns.apply, reference, logits, torch.float32)
+
+
+def test_a_site_without_tokens() -> None:
+    """What a rank with an empty piece of a chunk computes."""
+    x, fn, base, scale = (t.requires_grad_() for t in site_inputs(tokens=0))
+    out = mhc_mix(x, *mhc_read(x, fn, base, scale, **SITE))
+    gradients = torch.autograd.grad(out.sum(), (x, fn, base, scale))
+    assert out.shape == x.shape and all(not g.any() for g in gradients)
 
 
 def test_sinkhorn_ends_with_columns_summing_to_one() -> None:

@@ -125,6 +125,8 @@ def test_wrong_shapes_are_named() -> None:
         ModelConfig(layer_types=(KDA,))
     with pytest.raises(ConfigError, match="index_topk 6 is not a multiple"):
         ModelConfig(index_topk=6)
+    with pytest.raises(ConfigError, match="linear_lower_bound -6"):
+        ModelConfig(linear_lower_bound=-6.0)
 
 
 def test_a_config_without_a_shape_takes_that_of_the_checkpoint(tiny_fixtures: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from report_data import BLOCK, HEADER, losses
 
 from genoctx.report.context_ledger import ContextBuilder, ContextLedger
 from genoctx.report.ledger import Ledger, LedgerBuilder
+from genoctx.report.seeds import SeedRun
 from genoctx.report.sources import Beside, leakage_of
 from genoctx.report.tables import build_report
 
@@ -63,7 +64,8 @@ def context_ledger(level: float) -> ContextLedger:
             at = np.arange(window[2] - 4096, window[2])
             seen = (at // 200 % 5 == 0).astype(np.int64)
             noise = np.sin(at / (40 + 9 * i)) * 0.01
-            builder.add(i, index, window, at, seen, nats[-4096:] - gain * (1 + 8 * seen) + noise)
+            adaptive = nats[-4096:] + 0.02 - 2 * gain * (0.1 + 12 * seen) - noise
+            builder.add(i, index, window, at, seen, nats[-4096:] - gain * (1 + 8 * seen) + noise, adaptive)
     return builder.build()
 
 
@@ -82,10 +84,12 @@ def metrics(steps: int = 40) -> list[dict[str, Any]]:
 
 
 def baseline(level: float, **about: Any) -> Ledger:
-    """A baseline on the bases of ``full_ledger``, without parts."""
+    """A baseline on the bases of ``full_ledger``, divided by stratum."""
     made = full_ledger(level)
     nats = made.nats_acgt_sum
-    bare = {"strata": None, "positions": None, "calibration": None}
+    assert made.strata is not None
+    strata = dataclasses.replace(made.strata, nats_full_sum=made.strata.nats_acgt_sum)
+    bare = {"strata": strata, "positions": None, "calibration": None}
     return dataclasses.replace(made, header={**HEADER, **about}, nats_full_sum=nats, **bare)
 
 
@@ -110,4 +114,8 @@ def full_report(**header: Any) -> dict[str, Any]:
         metrics=metrics(),
         held_out=[before, after],
     )
-    return build_report(before, after, baselines, block=512, beside=beside)
+    runs = [
+        SeedRun(f"runs/seed{i}", i, made, before)
+        for i, made in enumerate((after, *(full_ledger(level, checkpoint=level) for level in (1.268, 1.273))))
+    ]
+    return build_report(before, after, baselines, block=512, test=True, runs=runs, beside=beside)

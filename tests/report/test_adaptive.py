@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from report_data import read_genome
 
+from genoctx.genome.alphabet import reverse_complement
 from genoctx.report import adaptive
 from genoctx.report.adaptive import AdaptiveModel, context_chances, copy_chances, predicted_by_copy
 from genoctx.report.markov import BACKOFF
@@ -131,3 +132,23 @@ def test_what_is_no_target_has_no_loss() -> None:
     codes = np.array([0, 1, 4, 2, 3], dtype=np.uint8)
     assert np.isnan(AdaptiveModel().nats(codes)).tolist() == [True, False, True, False, False]
     assert np.isnan(AdaptiveModel().nats(codes, first=True)).tolist() == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("context", [80, 1000, 4000])
+def test_a_second_half_is_read_in_pieces_that_know_nothing(context: int) -> None:
+    codes = LAMBDA[4000:8000].copy()
+    codes[2100:2120] = 4
+    found = AdaptiveModel().nats_of_second_half(codes, context)
+    assert len(found) == 2000 and np.flatnonzero(np.isnan(found)).tolist() == list(range(100, 120))
+    for start in range(2000 - context // 2, 4001 - context, context // 2):
+        alone = AdaptiveModel().nats(codes[start : start + context])
+        at = start + context // 2 - 2000
+        np.testing.assert_array_equal(found[at : at + context // 2], alone[context // 2 :])
+
+
+def test_more_context_helps_where_there_is_a_copy_far_behind() -> None:
+    """The second half of a window is the reverse complement of its first: only a long context holds both."""
+    first = LAMBDA[:4096]
+    codes = np.concatenate([first, reverse_complement(first)])
+    bits = [AdaptiveModel().nats_of_second_half(codes, c).mean() / np.log(2) for c in (512, 8192)]
+    assert bits[0] > 1.8 and bits[1] < 0.3

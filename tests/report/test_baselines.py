@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,61 @@ def test_baselines_are_kept_beside_the_ledger(tmp_path: Path) -> None:
     best = list(made.values())[-2]
     assert best.header["cross_validation"]["bits"][best.header["order"]] < 2
     assert best.totals().bits_acgt < made["order-0"].totals().bits_acgt < 2
+
+
+NAMES = ("third/0", "third/1", "third/2", "half/left", "half/right")
+
+
+def strata_at(contig: str, start: int, end: int) -> np.ndarray:
+    at = np.arange(start, end)
+    return np.stack([at % 3, 3 + (at >= 205_000)]).astype(np.uint8)
+
+
+def divided_ledger(genome: Genome, strata: Callable[[str, int, int], np.ndarray]) -> Ledger:
+    builder = LedgerBuilder({**HEADER}, ["chrI"], 512, strata=NAMES)
+    for index, (start, end) in enumerate([(200_000, 206_000), (206_000, 210_000)]):
+        builder.window(index, "chrI", start, end)
+        builder.exclude("first base of its window", 1)
+        here = strata("chrI", start, end)[:, 1:]
+        builder.add(index, "chrI", np.arange(start + 1, end), *np.ones((2, end - start - 1)), strata=here)
+    return builder.build()
+
+
+def test_baselines_are_divided_as_the_ledger_is(tmp_path: Path) -> None:
+    genome, keep = Genome(chrI=YEAST), tmp_path / "baselines.npz"
+    ledger = divided_ledger(genome, strata_at)
+    training = [Stretch("chrI", 0, 150_000)]
+    made = cache.genome_baselines(ledger, genome, training, keep, strata_at)
+    kept = cache.load_baselines(keep, ledger)
+    assert kept is not None and ledger.strata is not None
+    counts = MarkovCounts(0)
+    counts.add(YEAST[:150_000])
+    nats = [
+        score(counts.model(0), YEAST[start:end])[1:]
+        for start, end in [(200_000, 206_000), (206_000, 210_000)]
+    ]
+    at = np.concatenate([np.arange(200_001, 206_000), np.arange(206_001, 210_000)])
+    for name, baseline in made.items():
+        strata = baseline.strata
+        again = kept[name].strata
+        assert strata is not None and again is not None and strata.names == NAMES
+        for column in ("window", "block_start", "stratum", "count", "nats_full_sum", "nats_acgt_sum"):
+            np.testing.assert_array_equal(getattr(again, column), getattr(strata, column))
+    order_0 = made["order-0"].strata
+    assert order_0 is not None
+    for number in range(3):
+        found = order_0.nats_acgt_sum[order_0.stratum == number].sum()
+        assert found == pytest.approx(np.concatenate(nats)[at % 3 == number].sum(), rel=1e-12)
+    other = divided_ledger(
+        genome, lambda *where: (strata_at(*where) + np.array([[1], [0]])) % np.array([[3], [9]])
+    )
+    assert cache.load_baselines(keep, other) is None, "other strata of the same bases"
+    with pytest.raises(InputError, match="not the strata"):
+        cache.genome_baselines(other, genome, training, keep, strata_at)
+    undivided = cache.genome_baselines(ledger, genome, training, keep)
+    assert all(baseline.strata is None for baseline in undivided.values())
+    kept = cache.load_baselines(keep, ledger)
+    assert kept is not None and all(baseline.strata is None for baseline in kept.values())
 
 
 def test_kept_baselines_of_anything_else_are_not_used(tmp_path: Path) -> None:

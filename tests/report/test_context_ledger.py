@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from report_data import HEADER
 
 from genoctx.errors import GenoctxError, InputError
-from genoctx.report.context_ledger import ContextBuilder, ContextLedger
+from genoctx.report.context_ledger import ContextBuilder, ContextLedger, piece_starts
 from genoctx.report.ledger import Ledger
 
 CONTEXTS = (128, 512)
@@ -107,6 +110,56 @@ def test_a_window_is_added_once_at_each_context() -> None:
         builder.add(1, 0, ("chr1", 512, 1024), *one)
     with pytest.raises(GenoctxError, match=r"chr1:302 is not a number"):
         builder.add(1, 0, place, np.array([300, 301]), np.zeros(2, bool), np.array([1, np.nan]))
+
+
+def with_baseline(adaptive: bool = True) -> ContextBuilder:
+    builder = ContextBuilder(HEADER, ["chr1"], CONTEXTS, 64)
+    for number in range(2):
+        nats = np.linspace(0.5, 1.5, len(LATE)) - number / 4
+        seen = LATE % 2 == 0
+        builder.add(number, 0, ("chr1", 0, 512), LATE, seen, nats, 2 * nats if adaptive else None)
+    return builder
+
+
+def test_the_baseline_stands_beside_the_loss_where_it_was_added(tmp_path: Path) -> None:
+    made = with_baseline().build()
+    assert made.adaptive_nats_sum is not None
+    np.testing.assert_allclose(made.adaptive_nats_sum, 2 * made.nats_acgt_sum, rtol=1e-14)
+    made.save(tmp_path / "x.npz")
+    back = ContextLedger.load(tmp_path / "x.npz").adaptive_nats_sum
+    assert back is not None and back.tobytes() == made.adaptive_nats_sum.tobytes()
+    bare = with_baseline(adaptive=False).build()
+    assert bare.adaptive_nats_sum is None
+    bare.save(tmp_path / "bare.npz")
+    assert ContextLedger.load(tmp_path / "bare.npz").adaptive_nats_sum is None
+
+
+@pytest.mark.parametrize(("value", "words"), [(np.nan, "not a number"), (None, "different lengths")])
+def test_a_baseline_that_cannot_be_is_refused(tmp_path: Path, value: float | None, words: str) -> None:
+    made = with_baseline().build()
+    assert made.adaptive_nats_sum is not None
+    broken = made.adaptive_nats_sum[1:] if value is None else made.adaptive_nats_sum.copy()
+    broken[0] = broken[0] if value is None else value
+    dataclasses.replace(made, adaptive_nats_sum=broken).save(tmp_path / "x.npz")
+    with pytest.raises(InputError, match=words):
+        ContextLedger.load(tmp_path / "x.npz")
+
+
+def test_the_baseline_is_added_always_or_never() -> None:
+    builder = with_baseline()
+    for number in range(2):
+        builder.add(number, 1, ("chr1", 512, 1024), 512 + LATE, LATE % 2 == 0, np.ones(len(LATE)))
+    with pytest.raises(ValueError):
+        builder.build()
+
+
+@given(st.integers(1, 9), st.integers(0, 4))
+def test_pieces_make_up_the_second_half_once(log_context: int, more: int) -> None:
+    context, length = 1 << log_context, 1 << log_context + more
+    late = [
+        i for start in piece_starts(length, context) for i in range(start + context // 2, start + context)
+    ]
+    assert late == list(range(length // 2, length))
 
 
 def test_nothing_is_a_ledger_too() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -17,7 +18,8 @@ from report_data import GENOMES, HEADER
 from genoctx.cli.app import run
 from genoctx.genome.store import GenomeStore, ingest
 from genoctx.genome.windows import cut, read_table, write_table
-from genoctx.report.ledger import LedgerBuilder
+from genoctx.report.ledger import Ledger, LedgerBuilder
+from genoctx.run.strata import strata_of, stratum_names
 
 Out = Callable[[], tuple[str, str]]
 
@@ -58,7 +60,8 @@ def evaluate(project: Project, step: int, level: float) -> None:
         "windows": str(project.table),
         "windows_digest": hashlib.sha256(project.table.read_bytes()).hexdigest(),
     }
-    builder = LedgerBuilder(header, [contig.name for contig in store.contigs], 512)
+    names = stratum_names(store)
+    builder = LedgerBuilder(header, [contig.name for contig in store.contigs], 512, strata=names)
     rng = np.random.default_rng(step)
     for index, window in enumerate(table.split("holdout")):
         codes = store.codes(window.contig, window.start, window.end)
@@ -66,7 +69,8 @@ def evaluate(project: Project, step: int, level: float) -> None:
         builder.window(index, window.contig, window.start, window.end)
         builder.exclude("first base of its window", 1)
         nats = rng.normal(level, 0.05, len(target))
-        builder.add(index, window.contig, window.start + target, nats, nats - 0.2)
+        strata = strata_of(store, window.contig, window.start, window.end)[:, target]
+        builder.add(index, window.contig, window.start + target, nats, nats - 0.2, strata=strata)
     project.ledger(step).parent.mkdir(parents=True, exist_ok=True)
     builder.build().save(project.ledger(step))
 
@@ -103,11 +107,17 @@ def test_json_is_one_object_with_every_number(project: Project, capsys: pytest.C
     for args in (["--json"], ["--format", "json"]):
         assert run(["report", str(project.run), "--block", "1k", *args]) == 0
         report = json.loads(capsys.readouterr().out)
-        assert report["kind"] == "genoctx-report" and report["schema"] == 2
+        assert report["kind"] == "genoctx-report" and report["schema"] == 3
         assert report["main"]["full"]["difference"]["value"] == pytest.approx(-0.25 / math.log(2), abs=0.002)
         order = report["cross_validation"]["order"]
         assert [row["name"] for row in report["baselines"]] == ["order-0", f"order-{order}", "adaptive"]
         assert all(1.8 < row["bits"]["value"] < 2.1 for row in report["baselines"])
+        for table in report["strata"]:
+            for k, whole in enumerate(report["baselines"][1:]):
+                parts = [(row["bases"], row["baselines"][k]["bits"]["value"]) for row in table["rows"]]
+                mean = sum(n * bits for n, bits in parts) / report["header"]["scored_bases"]
+                assert mean == pytest.approx(whole["bits"]["value"], rel=1e-9), table["facet"]
+        assert [table["facet"] for table in report["strata"]] == ["mask", "gc"]
 
 
 def test_files_go_where_they_are_asked_to(
@@ -159,6 +169,93 @@ def test_a_table_that_changed_gives_no_baselines(
     finally:
         project.table.write_text(text)
     assert "is not the window table that the ledger was made from" in capsys.readouterr().err
+
+
+def test_a_ledger_without_a_window_of_its_table_has_no_report(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project.ledger(0)
+    whole = Ledger.load(path)
+    keep = whole.window != whole.windows[1, 0]
+    columns = (
+        "contig",
+        "window",
+        "block_start",
+        "count",
+        "nats_full_sum",
+        "nats_acgt_sum",
+        "nats_full_sq_sum",
+    )
+    rows = {name: getattr(whole, name)[keep] for name in columns}
+    windows = np.delete(whole.windows, 1, axis=0)
+    left_out = {reason: bases - 1 for reason, bases in whole.excluded.items()}
+    dataclasses.replace(whole, windows=windows, excluded=left_out, positions=None, strata=None, **rows).save(
+        path
+    )
+    assert run(["report", str(path), "--block", "1k"]) == 3
+    assert run(["report", str(project.run), "--block", "1k"]) == 3, "the last one is compared with it"
+    out, err = capsys.readouterr()
+    assert out == "" and "1 are missing" in err and "hint:" in err
+    text = project.table.read_text()
+    project.table.write_text(text + "\n")
+    try:
+        assert run(["report", str(path), "--block", "1k"]) == 0, "there is no table to compare with"
+    finally:
+        project.table.write_text(text)
+
+
+def test_bases_that_the_genome_has_and_the_ledger_has_not_are_no_report(
+    project: Project, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = project.ledger(1000)
+    made = Ledger.load(path)
+    made.count[3] -= 1
+    made.excluded["first base of its window"] += 1
+    dataclasses.replace(made, positions=None, strata=None).save(path)
+    assert run(["report", str(path), "--block", "1k"]) == 3
+    out, err = capsys.readouterr()
+    assert out == "" and "511 bases were scored in the block" in err and "the genome has 512" in err
+
+
+def seed_run(project: Project, tmp_path: Path, seed: int, **train: object) -> Path:
+    """Another run of the project's config, its last evaluation by another model."""
+    run_dir = Path(shutil.copytree(project.run, tmp_path / f"seed{seed}"))
+    path = run_dir / "eval/step-001000/ledger.npz"
+    ledger = Ledger.load(path)
+    header = {**ledger.header, "checkpoint": f"of seed {seed}"}
+    nats = {name: getattr(ledger, name) * (1 + seed / 1000) for name in ("nats_full_sum", "nats_acgt_sum")}
+    dataclasses.replace(ledger, header=header, **nats).save(path)
+    config = {"train": {"seed": seed, "steps": 1000, **train}, "optim": {"lr": 0.001}}
+    (run_dir / "config.resolved.json").write_text(json.dumps(config))
+    (run_dir / "metrics.jsonl").touch()
+    return run_dir
+
+
+def test_several_runs_of_one_config_show_the_spread_over_seeds(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [str(seed_run(project, tmp_path, seed)) for seed in (3, 1, 2)]
+    assert run(["report", *runs, "--block", "1k", "--test", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [row["seed"] for row in report["seeds"]["runs"]] == [3, 1, 2]
+    bits = [row["after"]["value"] for row in report["seeds"]["runs"]]
+    assert report["seeds"]["over_runs"][0]["mean"] == pytest.approx(sum(bits) / 3, rel=1e-12)
+    assert bits[0] == report["main"]["acgt"]["after"]["value"] and bits[1] < bits[2] < bits[0]
+    assert report["tests"][0]["rows"][0]["p"] < 1e-12
+    assert run(["report", *runs, "--block", "1k"]) == 0
+    assert "Over training seeds" in capsys.readouterr().out
+
+
+def test_runs_that_are_no_seeds_of_one_config_are_refused(
+    project: Project, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = seed_run(project, tmp_path, 1), seed_run(project, tmp_path, 2, steps=999)
+    assert run(["report", str(one), str(other), "--block", "1k"]) == 2
+    assert "train.steps 1000 -> 999" in capsys.readouterr().err
+    assert run(["report", str(one), str(one), "--block", "1k"]) == 2
+    assert "are the same model" in capsys.readouterr().err
+    assert run(["report", str(one), str(one), "--before", str(other)]) == 2
+    assert "--before is for one ledger" in capsys.readouterr().err
 
 
 def test_strict_fails_where_nothing_should_be_quoted(

@@ -138,7 +138,7 @@ def test_no_line_is_wider_than_a_terminal() -> None:
     report = build_report(model(BASE, **long), model(GAIN, **long), BASELINES, block=512, notes=["n" * 100])
     lines = render_text(report).splitlines()
     assert max(map(len, lines)) <= 80 and not [line for line in lines if line != line.rstrip()]
-    assert all(len(line.split("\t")) == 12 for line in render_tsv(report).splitlines())
+    assert all(len(line.split("\t")) == 13 for line in render_tsv(report).splitlines())
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,17 @@ def test_the_strata_of_a_facet_add_up_to_the_whole() -> None:
             assert weighted / REPORT["header"]["scored_bases"] == pytest.approx(main[side]["value"], rel=1e-9)
 
 
+def test_baselines_stand_beside_every_stratum_and_contig() -> None:
+    bases = REPORT["header"]["scored_bases"]
+    for rows in (REPORT["contigs"], *(table["rows"] for table in REPORT["strata"])):
+        for k, whole in enumerate(REPORT["baselines"][1:]):
+            beside = [row["baselines"][k] for row in rows]
+            assert {each["name"] for each in beside} == {whole["name"]}
+            for quantity in ("bits", "after_minus_baseline"):
+                found = sum(each[quantity]["bases"] * each[quantity]["value"] for each in beside)
+                assert found / bases == pytest.approx(whole[quantity]["value"], rel=1e-9)
+
+
 def test_strata_without_a_before_of_their_own_have_no_difference() -> None:
     from genoctx.report.by_stratum import by_stratum
 
@@ -60,9 +71,25 @@ def test_a_context_is_compared_with_the_shortest_on_the_same_bases() -> None:
     assert gains["novel"] == pytest.approx(-0.03, abs=0.002) and gains["seen"] == pytest.approx(
         -0.27, abs=0.002
     )
+    assert all(point["minus_adaptive"] is not None for point in curves["all"]["points"])
     fewer = context_ledger(1.33)
     fewer = dataclasses.replace(fewer, contexts=(1024, 2048, 8192))
     assert by_context(context_ledger(1.27), fewer, 512, SAMPLING)["before"] is None
+
+
+def test_the_baseline_is_another_model_on_the_same_bases() -> None:
+    made = context_ledger(1.27)
+    assert made.adaptive_nats_sum is not None
+    found = by_context(made, None, 512, SAMPLING)
+    swapped = dataclasses.replace(made, nats_acgt_sum=made.adaptive_nats_sum, adaptive_nats_sum=None)
+    alone = by_context(swapped, None, 512, SAMPLING)
+    assert found["adaptive"] == alone["after"] and alone["adaptive"] is None
+    for after, adaptive in zip(found["after"], found["adaptive"], strict=True):
+        for here, there in zip(after["points"], adaptive["points"], strict=True):
+            apart = here["bits"]["value"] - there["bits"]["value"]
+            assert here["minus_adaptive"]["value"] == pytest.approx(apart, abs=1e-12)
+            assert here["minus_adaptive"]["blocks"] == here["bits"]["blocks"]
+            assert there["minus_adaptive"] is None
 
 
 def test_positions_hold_every_base_once() -> None:

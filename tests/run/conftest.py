@@ -13,7 +13,7 @@ from genoctx.model.config import ModelConfig
 from genoctx.model.hybrid import Hybrid
 from genoctx.run.data import Data as OpenData
 from genoctx.run.data import open_data
-from genoctx.run.train import build_model
+from genoctx.run.trainer import build_model
 
 GAPPED_CONTEXT = 512
 

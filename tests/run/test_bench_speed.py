@@ -62,7 +62,7 @@ def test_a_step_with_another_loss_or_gradient_gets_no_figure() -> None:
 
 
 def test_bench_engine_prints_what_it_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--contexts", "600", "--preset", "micro", "--rounds", "2", "--threads", "1", "--chunk", "256"]
+    options = ["--contexts", "600", "--preset", "nano", "--rounds", "2", "--threads", "1", "--chunk", "256"]
     assert run(["bench", "engine", *options, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     ours, theirs = found["sides"]

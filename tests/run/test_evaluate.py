@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,12 @@ def assert_near(a: Ledger, b: Ledger) -> None:
 def test_the_number_does_not_depend_on_the_chunk(chunk: int, model: Hybrid, phage_data: OpenData) -> None:
     windows = windows_of(phage_data, "holdout", 2)
     assert_near(scored(model, phage_data, windows, chunk), scored(model, phage_data, windows, 700))
+
+
+def test_in_float64_the_number_is_the_same_at_any_chunk(model: Hybrid, phage_data: OpenData) -> None:
+    windows, exact = windows_of(phage_data, "holdout", 2), deepcopy(model).double()
+    a, b = (scored(exact, phage_data, windows, tokens) for tokens in (131, 700))
+    assert max(abs(x - y) for x, y in zip(mean_nats(a), mean_nats(b), strict=True)) <= 1e-10
 
 
 def test_the_number_does_not_depend_on_the_order(model: Hybrid, phage_data: OpenData) -> None:

@@ -17,6 +17,7 @@ from genoctx.errors import GenoctxError, UsageError
 from genoctx.genome.codec import Codec
 from genoctx.model.config import ModelConfig
 from genoctx.model.hybrid import Hybrid
+from genoctx.report.adaptive import AdaptiveModel
 from genoctx.report.context_ledger import ContextLedger
 from genoctx.report.ledger import Ledger
 from genoctx.run.contexts import ContextScorer, check_contexts, second_half
@@ -102,6 +103,31 @@ def test_every_context_has_the_bases_of_the_second_halves(
         assert found.count[found.context == number].sum() == late
 
 
+@pytest.mark.parametrize("strand", ["+", "-"])
+def test_the_adaptive_baseline_reads_the_same_pieces(
+    strand: str, model: Hybrid, gapped_data: OpenData, reversed_data: OpenData, gapped_text: str
+) -> None:
+    """By the letters of the FASTA file."""
+    data = gapped_data if strand == "+" else reversed_data
+    _, found = contexts_of(model, data)
+    wanted = np.zeros((3, 6))
+    for i in range(6):
+        text = gapped_text[i * LENGTH : (i + 1) * LENGTH].upper()
+        text = text if strand == "+" else text[::-1].translate(COMPLEMENT)
+        codes = np.array(["ACGT".find(base) % 5 for base in text], dtype=np.uint8)
+        for number, context in enumerate((64, 128, 512)):
+            for begin in range(LENGTH // 2 - context // 2, LENGTH - context + 1, context // 2):
+                nats = AdaptiveModel().nats(codes[begin : begin + context])
+                wanted[number, i] += np.nansum(nats[context // 2 :])
+    assert found.adaptive_nats_sum is not None
+    made = np.zeros((3, 6))
+    np.add.at(
+        made, (found.context, np.searchsorted(found.windows[:, 0], found.window)), found.adaptive_nats_sum
+    )
+    np.testing.assert_allclose(made, wanted, rtol=1e-12)
+    assert (wanted[:, 5] == 0).all() and (wanted[:, 0] > 0).all(), "the last of them is nothing but N"
+
+
 def test_the_longest_context_is_the_pass_itself(
     model: Hybrid, gapped_data: OpenData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +165,7 @@ def test_contexts_do_not_depend_on_the_chunk(chunk: int, model: Hybrid, gapped_d
 def test_contexts_of_words_are_made_of_whole_words(
     letters: int, gapped: Data, gapped_data: OpenData, tmp_path: Path
 ) -> None:
-    from genoctx.run.train import build_model
+    from genoctx.run.trainer import build_model
 
     config = gapped.config(tmp_path, f"model.token_bases={letters}", "model.vocab_size=257")
     words = build_model(config)

@@ -14,7 +14,7 @@ import torch
 from tiny_run import Data, Listener
 
 from genoctx.engine.engine import Engine
-from genoctx.errors import GenoctxError, InputError
+from genoctx.errors import CheckFailed, GenoctxError, InputError
 from genoctx.genome.region_classes import CLASSES
 from genoctx.genome.store import ingest
 from genoctx.genome.windows import Window, cut, read_table, write_table
@@ -25,7 +25,7 @@ from genoctx.report.ledger import Ledger, merge
 from genoctx.run.data import Data as OpenData
 from genoctx.run.data import open_data, windows_of
 from genoctx.run.evaluate import Extras, evaluate
-from genoctx.run.score import by_index, other_strand, score_bases, score_windows
+from genoctx.run.score import bases_of, by_index, other_strand, score_bases, score_windows
 from genoctx.run.strata import GC_TILE, stratum_names
 
 
@@ -196,12 +196,12 @@ def test_windows_that_are_missing_repeated_or_foreign_are_refused(
 
     check_coverage(ledger_of(*windows), gapped_data.table)
     check_coverage(ledger_of(*windows[:3], limit=3), gapped_data.table)
-    with pytest.raises(InputError, match=r"1 are missing \(gaps:513-1024\)"):
+    with pytest.raises(CheckFailed, match=r"1 are missing \(gaps:513-1024\)"):
         check_coverage(ledger_of(windows[0], *windows[2:]), gapped_data.table)
-    with pytest.raises(InputError, match=r"1 are missing .*, 1 are not of it"):
+    with pytest.raises(CheckFailed, match=r"1 are missing .*, 1 are not of it"):
         check_coverage(ledger_of(windows[0], windows[2], limit=2), gapped_data.table)
     extra = next(w for w in gapped_data.table.windows if w.split == "train")
-    with pytest.raises(InputError, match="0 are missing, 1 are not of it"):
+    with pytest.raises(CheckFailed, match="0 are missing, 1 are not of it"):
         check_coverage(ledger_of(*windows, extra), gapped_data.table)
 
 
@@ -209,12 +209,12 @@ def test_a_base_that_was_passed_over_stops_everything(
     model: Hybrid, gapped_data: OpenData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def but_one(*args: Any, **more: Any) -> Any:
-        for bases in score_bases(*args, **more):
+        for bases in bases_of(*args, **more):
             yield replace(
                 bases, **{k: getattr(bases, k)[1:] for k in ("offset", "nats_full", "nats_acgt", "chances")}
             )
 
-    monkeypatch.setattr("genoctx.run.score.score_bases", but_one)
+    monkeypatch.setattr("genoctx.run.score.bases_of", but_one)
     with pytest.raises(GenoctxError, match=r"gaps:1-512: \d+ bases were scored, the genome has \d+ to score"):
         scored(model, gapped_data, windows_of(gapped_data, "holdout"), 512)
 

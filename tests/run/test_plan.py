@@ -12,14 +12,16 @@ import pytest
 
 from genoctx.cli.app import run
 from genoctx.config import Config, DataConfig, StreamConfig, load_plan_config, preset_model
+from genoctx.engine.allowed import refuse_homes
 from genoctx.errors import UsageError, WouldNotFit
 from genoctx.run import cgroups, plan_train
 from genoctx.run.bench_plan import LIMIT, cases, check
 from genoctx.run.devices import DEVICES, Fleet, parse_bytes, parse_fleet
 from genoctx.run.plan import Limits, limits_of, make_plan, settings_of
-from genoctx.run.plan_fit import changes, cheapest_change, fit
+from genoctx.run.plan_fit import changes, cheapest_change, fit, ladder
 from genoctx.run.plan_layout import DEVICE, DISK, HOST, TIERS, total
 from genoctx.run.plan_local import _known
+from genoctx.run.plan_probe import Measured
 
 GIB = 1 << 30
 REAL = load_plan_config(None, "glm-5.3-flash")
@@ -44,7 +46,7 @@ def test_bench_cases_differ_and_are_not_the_presets() -> None:
     assert all(c.model not in (preset_model("micro"), preset_model("nano")) for _, c, _ in found)
 
 
-@pytest.mark.parametrize("count,length", [(64, 1 << 20), (8, 1 << 20), (64, 1 << 14)])
+@pytest.mark.parametrize("count,length", [(64, 1 << 20), (128, 1 << 18), (64, 1 << 14)])
 def test_what_is_chosen_fits_and_says_how_to_set_it(count: int, length: int) -> None:
     fleet = parse_fleet(f"b200:{count}")
     given = settings_of(REAL, fleet, length)
@@ -64,6 +66,54 @@ def test_one_h200_does_not_hold_the_real_model() -> None:
     plan = make_plan(REAL, fleet, 1 << 20, limits_of(fleet), given)
     assert plan.over(DEVICE) > 400 * GIB
     assert cheapest_change(REAL, plan) == "more devices: h200:8"
+
+
+@pytest.mark.parametrize(
+    "name,device,context",
+    [
+        ("gpu1-lora-512k", "h200:1", 1 << 19),
+        ("gpu1-lora-1m", "h200:1", 1 << 20),
+        ("gpu8", "b200:8", 1 << 20),
+        ("gpu64", "b200:64", 1 << 20),
+    ],
+)
+def test_a_preset_fits_what_it_is_named_after(name: str, device: str, context: int) -> None:
+    config, fleet = load_plan_config(None, name), parse_fleet(device)
+    given = settings_of(config, fleet, context)
+    refuse_homes(given.homes, gpu=True, ranks=fleet.count)
+    assert make_plan(config, fleet, context, limits_of(fleet), given).fits
+    if fleet.count > 1:
+        assert (given.cp, given.ep) == (config.parallel.cp, config.parallel.ep)
+
+
+@pytest.mark.parametrize("fleet", [Fleet(None), Fleet(None, 2), parse_fleet("h200:1"), parse_fleet("b200:8")])
+def test_nothing_is_offered_that_the_engine_refuses(fleet: Fleet) -> None:
+    offered = list(ladder(fleet))
+    assert {} in offered and len(offered) > 2
+    for homes in offered:
+        refuse_homes(homes, gpu=fleet.device is not None, ranks=fleet.count)
+
+
+def test_homes_that_the_engine_refuses_are_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["plan", "--preset", "gpu8", "--device", "b200:8", "--set", "homes.d_latents=host"]
+    assert run(args) == 2
+    assert "homes.d_latents cannot leave the GPU" in capsys.readouterr().err
+
+
+def test_the_cheapest_change_is_as_few_edits_as_possible() -> None:
+    config, fleet = load_plan_config(None, "gpu1-lora-1m", ["stream.chunk=64k"]), parse_fleet("h200:1")
+    plan = make_plan(config, fleet, 1 << 20, limits_of(fleet), settings_of(config, fleet, 1 << 20))
+    assert not plan.fits
+    change = cheapest_change(config, plan)
+    assert change.startswith('set stream.chunk="') and "homes" not in change
+
+
+def test_a_preset_alone_gets_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ends well although its longest windows would not fit, for nobody asked for them."""
+    assert run(["plan", "--preset", "gpu64", "--device", "b200:64", "--set", "stream.chunk=16k"]) == 0
+    rows = [row.split("\t") for row in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["#window", "16k", "64k", "256k", "1M"]
+    assert rows[1][-1] == "yes" and rows[-1][-1].startswith("no: set ")
 
 
 def test_traffic_of_offloaded_weights_grows_with_the_number_of_chunks() -> None:
@@ -86,7 +136,7 @@ def test_a_processor_gets_a_smaller_chunk_then_files() -> None:
     roomy = fit(config, fleet, length, Limits(0, 600 << 20, 1 << 50, {}), given)
     assert whole.over(HOST) < 0
     assert roomy is not None and roomy.settings.chunk < 16384
-    tight = fit(config, fleet, length, Limits(0, 460 << 20, 1 << 50, {}), given)
+    tight = fit(config, fleet, length, Limits(0, 480 << 20, 1 << 50, {}), given)
     assert tight is not None and "file" in tight.settings.homes.values()
     assert tight.bytes[DISK]
     assert fit(config, fleet, length, Limits(0, 300 << 20, 1 << 50, {}), given) is None
@@ -115,6 +165,31 @@ def test_a_run_that_would_not_fit_is_refused_before_step_0(
     chosen = go("auto")
     assert chosen.stream.chunk < 16384 and said[0].startswith("stream.fit: ")
     assert go("off").stream.chunk == 16384
+
+
+@pytest.mark.parametrize("room,asked", [(1.1, 1), (0.9, 1), (2.0, 0), (0.5, 0)])
+def test_a_close_plan_is_measured_before_a_run_is_refused(
+    room: float, asked: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The closed form says what it takes; the measurement, that it is half as much or twice."""
+    config, length, fleet = tiny(1024), 1 << 14, Fleet(None)
+    closed = make_plan(config, fleet, length, Limits(0, 1, 1, {}), settings_of(config, fleet, length))
+    taken, calls = total(closed.bytes[HOST]), []
+
+    def measure(*_: object) -> Measured:
+        calls.append(1)
+        peak = taken // 2 if room < 1 else 2 * taken
+        return Measured(length, peak // 2, peak, 1.0, 1.0)
+
+    monkeypatch.setattr(plan_train, "limits_of", lambda *a, **k: Limits(0, int(room * taken), 1 << 50, {}))
+    monkeypatch.setattr(plan_train, "peak_resident_memory", lambda: 0)
+    monkeypatch.setattr(plan_train, "measure_chunk", measure)
+    if room in (1.1, 0.5):
+        with pytest.raises(WouldNotFit):
+            plan_train.fitted(config, length, "cpu", tmp_path / "run", None)  # type: ignore[arg-type]
+    else:
+        plan_train.fitted(config, length, "cpu", tmp_path / "run", None)  # type: ignore[arg-type]
+    assert len(calls) == asked
 
 
 def test_the_command_ends_with_4_and_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,7 @@ def test_a_new_run_says_what_it_is(tmp_path: Path) -> None:
         record = json.loads((run.path / "provenance.json").read_text())
     assert record["inputs"] == {"store": "sha256:aa", "windows": "sha256:bb"}
     (session,) = record["sessions"]
+    assert session["ranks"] == 1
     assert session["argv"] == sys.argv
     assert {"genoctx", "python", "torch", "numpy"} <= set(session["versions"])
     assert session["machine"]["cpus"] == os.cpu_count()

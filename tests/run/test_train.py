@@ -25,10 +25,10 @@ from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.errors import ConfigError, InputError, StoppedOnRequest
 from genoctx.model.config import ModelConfig
 from genoctx.report.ledger import Ledger
-from genoctx.run import train as module
+from genoctx.run import loop, trainer
 from genoctx.run.data import open_data, read_batch, training_pieces, windows_of
 from genoctx.run.rundir import checkpoint_step, checkpoints, latest_checkpoint
-from genoctx.run.train import build_model
+from genoctx.run.trainer import build_model
 
 STEPS = 5
 
@@ -113,7 +113,7 @@ def test_the_number_of_bases_per_second_counts_targets(
     """Not tokens: a window half full of N is not read twice as fast. The clock here ticks once a look."""
     ticks = count(0, 10)
     clock = SimpleNamespace(perf_counter=lambda: float(next(ticks)), monotonic=time.monotonic)
-    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
     table = tmp_path / "swapped.bed"
     table.write_text(gapped.windows.read_text().replace("\tholdout\t", "\ttrain\t"))
     data = Data(gapped.store, table)
@@ -169,8 +169,8 @@ def test_a_crash_while_saving_costs_only_the_last_steps(
             crash()
         real(folder, *state)  # type: ignore[arg-type]
 
-    real = module.write_checkpoint
-    monkeypatch.setattr(module, "write_checkpoint", dies_the_second_time)
+    real = trainer.write_checkpoint
+    monkeypatch.setattr(trainer, "write_checkpoint", dies_the_second_time)
     with pytest.raises(Crash):
         run(whole.config, tmp_path / "a")
     assert [checkpoint_step(c) for c in checkpoints(tmp_path / "a")] == [2]
@@ -302,7 +302,7 @@ def test_a_finished_run_says_so_and_builds_nothing(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(whole.out, tmp_path / "a")
-    monkeypatch.setattr(module, "build_model", None)
+    monkeypatch.setattr(trainer, "build_model", None)
     listener = Listener()
     outcome = run(whole.config, tmp_path / "a", listener)
     assert listener.lines == [f"nothing to do: {tmp_path}/a has all of its 5 steps; --fresh starts over"]

@@ -14,12 +14,17 @@ from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
 
-def _taps(past_BSC: Tensor, weight_CW: Tensor) -> Tensor:
-    width = weight_CW.shape[1]
+def _by_tap(weight_CW: Tensor, dtype: torch.dtype) -> Tensor:
+    """[W, C]: a row for each tap; strided numbers keep products from being vectorised."""
+    return weight_CW.to(dtype).T.contiguous()
+
+
+def _taps(past_BSC: Tensor, weight_WC: Tensor) -> Tensor:
+    width = len(weight_WC)
     tokens = past_BSC.shape[1] - width + 1
-    out = past_BSC[:, width - 1 :] * weight_CW[:, width - 1]
+    out = past_BSC[:, width - 1 :] * weight_WC[width - 1]
     for i in range(width - 1):
-        out.addcmul_(past_BSC[:, i : i + tokens], weight_CW[:, i])
+        out.addcmul_(past_BSC[:, i : i + tokens], weight_WC[i])
     return out
 
 
@@ -28,23 +33,26 @@ class _ShortConv(torch.autograd.Function):
     def forward(ctx: Any, x_BTC: Tensor, weight_CW: Tensor, tail_BWC: Tensor) -> Tensor:
         ctx.save_for_backward(x_BTC, weight_CW, tail_BWC)
         past = torch.cat((tail_BWC, x_BTC), 1).to(accumulator(x_BTC.dtype))
-        return torch.nn.functional.silu(_taps(past, weight_CW.to(past.dtype)), inplace=True).to(x_BTC.dtype)
+        pre = _taps(past, _by_tap(weight_CW, past.dtype))
+        return torch.nn.functional.silu(pre, inplace=True).to(x_BTC.dtype)
 
     @staticmethod
     def backward(ctx: Any, d_y: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         x_BTC, weight_CW, tail_BWC = ctx.saved_tensors
         past = torch.cat((tail_BWC, x_BTC), 1).to(accumulator(x_BTC.dtype))
-        weight = weight_CW.to(past.dtype)
+        weight = _by_tap(weight_CW, past.dtype)
         d_pre = torch.ops.aten.silu_backward(d_y.to(past.dtype), _taps(past, weight))
-        width, tokens = weight.shape[1], x_BTC.shape[1]
+        width, tokens = len(weight), x_BTC.shape[1]
         d_past = torch.zeros_like(past)
         d_weight = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        product = torch.empty_like(d_pre)
         for i in range(width):
-            d_past[:, i : i + tokens].addcmul_(d_pre, weight[:, i])
+            d_past[:, i : i + tokens].addcmul_(d_pre, weight[i])
             if d_weight is not None:
-                d_weight[:, i] = (d_pre * past[:, i : i + tokens]).sum((0, 1))
+                torch.mul(d_pre, past[:, i : i + tokens], out=product)
+                torch.sum(product, (0, 1), out=d_weight[i])
         d_tail, d_x = d_past[:, : width - 1], d_past[:, width - 1 :]
-        d_weight = None if d_weight is None else d_weight.to(weight_CW.dtype)
+        d_weight = None if d_weight is None else d_weight.T.contiguous().to(weight_CW.dtype)
         return d_x.to(x_BTC.dtype), d_weight, d_tail.to(tail_BWC.dtype)
 
 

@@ -12,6 +12,7 @@ L = (K + 1) * P gathered tokens.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
-GATHER_BYTES = 8 << 20  # of latents gathered at a time
+GATHER_BYTES = 1 << 20  # of latents gathered at a time: they are read several times, from the cache
 
 
 def with_tail(ids_TK: Tensor, first: int, pool: int) -> Tensor:
@@ -31,29 +32,44 @@ def with_tail(ids_TK: Tensor, first: int, pool: int) -> Tensor:
     return torch.cat((ids_TK.long(), tail.unsqueeze(1)), 1)
 
 
-class _Tile:
-    """The gathered latents of some queries and which of them count."""
+class _Selection:
+    """Rows to gather for every query, and which of the gathered tokens do not count.
 
-    def __init__(self, pools_SPR: Tensor, ids_TK: Tensor, first: int, pool: int) -> None:
-        tokens, width = len(ids_TK), pools_SPR.shape[1] // pool
-        self.rows = ids_TK.clamp_min(0)
-        gathered = pools_SPR.index_select(0, self.rows.flatten())
-        self.latents_TLR = gathered.view(tokens, -1, width)
-        positions = torch.arange(first, first + tokens, device=ids_TK.device)
-        last_slot = positions.unsqueeze(1) - self.rows * pool  # slots beyond the query are future tokens
+    Selected pools are complete: where every id is used, only the open pool, gathered last, has anything to hide.
+    """
+
+    def __init__(self, ids_TK: Tensor, first: int, pool: int) -> None:
+        self.rows_TK = ids_TK.clamp_min(0)
+        sure = ids_TK.shape[1] - 1 if bool((ids_TK[:, :-1] >= 0).all()) else 0
+        self.sure_L = sure * pool
+        positions = torch.arange(first, first + len(ids_TK), device=ids_TK.device)
+        last_slot = positions.unsqueeze(1) - self.rows_TK[:, sure:] * pool  # slots beyond are future tokens
         slots = torch.arange(pool, device=ids_TK.device)
-        seen = (slots <= last_slot.unsqueeze(-1)) & (ids_TK >= 0).unsqueeze(-1)
-        self.hidden_TL = ~seen.flatten(1)
+        seen = (slots <= last_slot.unsqueeze(-1)) & (ids_TK[:, sure:] >= 0).unsqueeze(-1)
+        self.hidden_T1L = ~seen.flatten(1).unsqueeze(1)
+        """Of the columns from ``sure_L`` on."""
 
-    def probs(self, q_THR: Tensor, scale: float) -> Tensor:
-        logits = torch.bmm(q_THR, self.latents_TLR.mT).to(accumulator(q_THR.dtype)).mul_(scale)
-        return logits.masked_fill_(self.hidden_TL.unsqueeze(1), float("-inf")).softmax(-1)
+    def latents(self, pools_SPR: Tensor, queries: slice, width: int) -> Tensor:
+        """The gathered latents [T, L, R] of some queries."""
+        rows = self.rows_TK[queries]
+        return pools_SPR.index_select(0, rows.flatten()).view(len(rows), -1, width)
+
+    def softmax(self, logits_THL: Tensor, queries: slice) -> Tensor:
+        """Over the tokens that count; overwrites the logits of the others."""
+        logits_THL[..., self.sure_L :].masked_fill_(self.hidden_T1L[queries], float("-inf"))
+        return logits_THL.softmax(-1)
 
 
-def query_tile(ids_TK: Tensor, pools_SPR: Tensor) -> int:
-    """Queries per tile so that their gathered latents stay within GATHER_BYTES."""
+def _products(x_TXR: Tensor, latents_TLR: Tensor, scale: float) -> Tensor:
+    """x . c * scale, [T, X, L]."""
+    return torch.bmm(x_TXR, latents_TLR.mT).to(accumulator(x_TXR.dtype)).mul_(scale)
+
+
+def _tiles(ids_TK: Tensor, pools_SPR: Tensor) -> Iterator[slice]:
+    """Queries whose gathered latents stay within GATHER_BYTES."""
     per_query = ids_TK.shape[1] * pools_SPR.shape[1] * pools_SPR.element_size()
-    return max(1, GATHER_BYTES // per_query)
+    step = max(1, GATHER_BYTES // per_query)
+    return (slice(start, start + step) for start in range(0, len(ids_TK), step))
 
 
 class _SparseAttention(torch.autograd.Function):
@@ -111,11 +127,11 @@ def _unsupported(q_THR: Tensor, buffer_SR: Tensor) -> str:
 
 def _forward(q: Tensor, pools_SPR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float) -> Tensor:
     out = torch.empty_like(q)
-    step = query_tile(ids_TK, pools_SPR)
-    for start in range(0, len(q), step):
-        rows = slice(start, start + step)
-        tile = _Tile(pools_SPR, ids_TK[rows], first + start, pool)
-        torch.bmm(tile.probs(q[rows], scale).to(q.dtype), tile.latents_TLR, out=out[rows])
+    selection = _Selection(ids_TK, first, pool)
+    for tile in _tiles(ids_TK, pools_SPR):
+        latents = selection.latents(pools_SPR, tile, q.shape[-1])
+        probs = selection.softmax(_products(q[tile], latents, scale), tile)
+        torch.bmm(probs.to(q.dtype), latents, out=out[tile])
     return out
 
 
@@ -129,30 +145,24 @@ def _backward(
     pool: int,
     scale: float,
 ) -> Tensor:
-    """dq; adds the latents' gradient into ``d_pools``."""
-    d_q = torch.empty_like(q)
-    step = query_tile(ids_TK, pools)
-    for start in range(0, len(q), step):
-        rows = slice(start, start + step)
-        tile = _Tile(pools, ids_TK[rows], first + start, pool)
-        d_q[rows] = _tile_backward(tile, q[rows], d_out[rows], scale, d_pools)
-    return d_q
-
-
-def _tile_backward(tile: _Tile, q: Tensor, d_out: Tensor, scale: float, d_pools: Tensor) -> Tensor:
-    """dq of a tile; adds the latents' gradient into ``d_pools``.
+    """dq; adds the latents' gradient into ``d_pools``.
 
     l' = a (do . c - sum a do . c); dq = l' c scale; dc += l' q scale + a do (spec section 2.7).
+    Queries and output gradients meet the latents in one product, and make one product of dc.
     """
-    probs = tile.probs(q, scale)
-    d_probs = torch.bmm(d_out, tile.latents_TLR.mT).to(probs.dtype)
-    inner = (d_probs * probs).sum(-1, keepdim=True)
-    d_logits = d_probs.sub_(inner).mul_(probs).mul_(scale)
-    d_q = torch.bmm(d_logits.to(q.dtype), tile.latents_TLR)
-    weights = torch.cat((d_logits, probs), 1)
-    d_latents = torch.bmm(weights.mT, torch.cat((q, d_out), 1).to(weights.dtype))
-    # an unused id points at pool 0 with weight exactly 0
-    d_pools.index_add_(0, tile.rows.flatten(), d_latents.view(tile.rows.numel(), -1).to(d_pools.dtype))
+    d_q = torch.empty_like(q)
+    selection, heads = _Selection(ids_TK, first, pool), q.shape[1]
+    for tile in _tiles(ids_TK, pools):
+        latents, sides = selection.latents(pools, tile, q.shape[-1]), torch.cat((q[tile], d_out[tile]), 1)
+        logits, d_probs = _products(sides, latents, scale).split(heads, 1)
+        probs = selection.softmax(logits, tile)
+        d_logits = torch.ops.aten._softmax_backward_data(d_probs, probs, -1, probs.dtype)
+        torch.bmm(d_logits.to(q.dtype), latents, out=d_q[tile])
+        # d_probs carried the scale, which belongs to d_logits alone
+        weights = torch.cat((d_logits, probs), 1)
+        d_latents = torch.bmm(weights.mT, sides.to(weights.dtype)).to(d_pools.dtype)
+        # an unused id points at pool 0 with weight exactly 0
+        d_pools.index_add_(0, selection.rows_TK[tile].flatten(), d_latents.view(-1, pools.shape[1]))
     return d_q
 
 
@@ -191,6 +201,8 @@ def pool_mass(
     q_THR: Tensor, buffer_SR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float
 ) -> Tensor:
     """Attention probability per selected pool, summed over heads: [T, K] (the tail left out)."""
-    ids = with_tail(ids_TK, first, pool)
-    tile = _Tile(_as_pools(buffer_SR, pool), ids, first, pool)
-    return tile.probs(q_THR, scale).sum(1).unflatten(-1, (-1, pool)).sum(-1)[:, :-1]
+    ids, everything = with_tail(ids_TK, first, pool), slice(None)
+    selection = _Selection(ids, first, pool)
+    latents = selection.latents(_as_pools(buffer_SR, pool), everything, q_THR.shape[-1])
+    probs = selection.softmax(_products(q_THR, latents, scale), everything)
+    return probs.sum(1).unflatten(-1, (-1, pool)).sum(-1)[:, :-1]

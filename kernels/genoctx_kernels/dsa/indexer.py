@@ -13,11 +13,13 @@ from torch import Tensor
 
 from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import up
+from genoctx_kernels.product import relu_product
 from genoctx_kernels.topk import best_columns
 
 QUERY_TILE = 256
-POOL_TILE = 2048  # a multiple of GROUP
+POOL_TILE = 4096  # a multiple of GROUP
 GROUP = 16  # pools whose best score decides whether any of them is looked at
+SMALL_GROUP = 4  # the same where the best of all pools of a tile are wanted
 
 
 def pool_keys(k_TD: Tensor, gate_TD: Tensor, ape_PD: Tensor) -> Tensor:
@@ -33,20 +35,16 @@ def pool_keys(k_TD: Tensor, gate_TD: Tensor, ape_PD: Tensor) -> Tensor:
 
 
 class _Scorer:
-    """Scores of one tile of queries against tiles of pools, as [pools, queries]."""
+    """Scores of one tile of queries against tiles of pools, as [pools, queries], head by head: they stay in cache."""
 
     def __init__(self, q_TID: Tensor, w_TI: Tensor) -> None:
-        tokens, heads, width = q_TID.shape
-        self.q_DX = (q_TID * width**-0.5).permute(2, 1, 0).reshape(width, heads * tokens)
+        self.q_ITD = (q_TID * q_TID.shape[-1] ** -0.5).transpose(0, 1).contiguous()
         self.w_IT = w_TI.T.contiguous()
-        self.work = q_TID.new_empty(POOL_TILE, heads * tokens)
 
     def __call__(self, keys_JD: Tensor) -> Tensor:
-        dots = torch.mm(keys_JD, self.q_DX, out=self.work[: len(keys_JD)]).relu_()
-        dots_JIT = dots.unflatten(1, self.w_IT.shape)
-        scores = dots_JIT[:, 0] * self.w_IT[0]
-        for i in range(1, len(self.w_IT)):
-            scores.addcmul_(dots_JIT[:, i], self.w_IT[i])
+        scores = relu_product(keys_JD, self.q_ITD[0]).mul_(self.w_IT[0])
+        for q_TD, w_T in zip(self.q_ITD[1:], self.w_IT[1:], strict=True):
+            scores.addcmul_(relu_product(keys_JD, q_TD), w_T)
         return scores
 
 
@@ -64,48 +62,62 @@ class _Running:
         self.ids = torch.full((tokens, keep), -1, dtype=torch.int32, device=like.device)
         self.worst = self.scores[:, 0].clone()
         self.full = False
-        self.waiting: list[tuple[Tensor, Tensor, Tensor]] = []  # (query, score, id), ids ascending per query
+        self.waiting: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []  # query, place in its row, score, id
+        self.lengths = torch.zeros(tokens, dtype=torch.int64, device=like.device)
+        """Entries of each query that wait."""
         self.count_waiting = 0
 
     def add(self, scores_JT: Tensor, first_pool: int) -> None:
         """Take in pools first_pool, first_pool + 1, ..., all later than those seen so far; J % GROUP == 0."""
         if not self.full:
-            return self._merge_all(scores_JT, first_pool)
+            return self._merge_best(scores_JT, first_pool)
         grouped = scores_JT.view(-1, GROUP, scores_JT.shape[1])
-        hits = torch.nonzero(grouped.amax(1) > self.worst)
+        hits = torch.nonzero((grouped.amax(1) > self.worst).T)
         if len(hits) * GROUP > scores_JT.numel() // 4:
-            return self._merge_all(scores_JT, first_pool)
-        group, query = hits[:, 0], hits[:, 1]
+            return self._merge_best(scores_JT, first_pool)
+        query, group = hits[:, 0], hits[:, 1]
         members = grouped[group, :, query]
         entry, slot = torch.nonzero(members > self.worst[query].unsqueeze(1), as_tuple=True)
-        ids = first_pool + group[entry] * GROUP + slot
-        self.waiting.append((query[entry], members[entry, slot], ids.to(torch.int32)))
-        self.count_waiting += len(entry)
+        self._wait(query[entry], members[entry, slot], first_pool + group[entry] * GROUP + slot)
         if self.count_waiting > self.keep * len(self.worst) // 4:
             self.flush()
         return None
 
-    def _merge_all(self, scores_JT: Tensor, first_pool: int) -> None:
+    def _wait(self, query: Tensor, scores: Tensor, ids: Tensor) -> None:
+        """Entries ordered by query, then pool; all pools later than those that wait."""
+        counts = torch.bincount(query, minlength=len(self.lengths))
+        before = self.lengths - (counts.cumsum(0) - counts)
+        place = torch.arange(len(query), device=query.device) + before[query]
+        self.waiting.append((query, place, scores, ids.to(torch.int32)))
+        self.lengths += counts
+        self.count_waiting += len(query)
+
+    def _merge_best(self, scores_JT: Tensor, first_pool: int) -> None:
+        """Merge the members of the groups with the best maxima: ``keep`` groups have the ``keep`` best pools."""
         self.flush()
-        pools = torch.arange(
-            first_pool, first_pool + len(scores_JT), dtype=torch.int32, device=scores_JT.device
-        )
-        self._merge(scores_JT.T, pools.expand(scores_JT.shape[1], -1))
+        groups = len(scores_JT) // SMALL_GROUP
+        if groups >= 4 * self.keep:  # else a second look costs more than it saves
+            best_JT = scores_JT.view(groups, SMALL_GROUP, -1).amax(1)
+            of_query = best_columns(best_JT.T.contiguous(), self.keep)
+            slots = torch.arange(SMALL_GROUP, device=scores_JT.device)
+            pools = (of_query.unsqueeze(-1) * SMALL_GROUP + slots).flatten(1)
+            scores = scores_JT.T.gather(1, pools)
+        else:
+            pools = torch.arange(len(scores_JT), device=scores_JT.device).expand(scores_JT.shape[1], -1)
+            scores = scores_JT.T
+        self._merge(scores, (first_pool + pools).to(torch.int32))
 
     def flush(self) -> None:
         """Merge the waiting entries, laid out as short rows, one per query, pools ascending."""
         if not self.count_waiting:
             return
-        query, scores, ids = (torch.cat(part) for part in zip(*self.waiting, strict=True))
-        self.waiting, self.count_waiting = [], 0
-        order = query.argsort(stable=True)
-        row = query[order]
-        counts = torch.bincount(row, minlength=len(self.worst))
-        column = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-        shape = (len(self.worst), int(counts.max()))
+        row, place, scores, ids = (torch.cat(part) for part in zip(*self.waiting, strict=True))
+        shape = (len(self.worst), int(self.lengths.max()))
         wide_scores = self.scores.new_full(shape, float("-inf"))
         wide_ids = torch.full(shape, -1, dtype=torch.int32, device=row.device)
-        wide_scores[row, column], wide_ids[row, column] = scores[order], ids[order]
+        wide_scores[row, place], wide_ids[row, place] = scores, ids
+        self.waiting, self.count_waiting = [], 0
+        self.lengths.zero_()
         self._merge(wide_scores, wide_ids)
 
     def _merge(self, scores: Tensor, ids: Tensor) -> None:

@@ -12,6 +12,8 @@ from genoctx_kernels.kda import chunked
 from genoctx_kernels.numerics import accumulator
 
 BLOCK = 64
+"""Tokens per block; half of it for keys of at most ``NARROW_KEY``, where states cost less than scores."""
+NARROW_KEY = 32
 WIDEST_KEY = 128
 """Of the Triton kernels: a scan keeps all keys of a state in registers."""
 
@@ -25,7 +27,7 @@ def to_blocks(x_BTHD: Tensor, dtype: torch.dtype, block: int) -> Tensor:
     x = x_BTHD.to(dtype).transpose(1, 2)
     if missing := -tokens % block:
         x = torch.nn.functional.pad(x, (0, 0, 0, missing))
-    return x.reshape(batch * heads, -1, block, width)
+    return x.reshape(batch * heads, -1, block, width).contiguous()
 
 
 def from_blocks(x_MNCD: Tensor, batch: int, tokens: int) -> Tensor:
@@ -34,10 +36,11 @@ def from_blocks(x_MNCD: Tensor, batch: int, tokens: int) -> Tensor:
     return x[:, :, :tokens].transpose(1, 2)
 
 
-def block_width(tokens: int) -> int:
-    """BLOCK, or the smallest power of two that holds a shorter piece."""
+def block_width(tokens: int, keys: int) -> int:
+    """Tokens per block, or the smallest power of two that holds a shorter piece."""
+    widest = BLOCK if keys > NARROW_KEY else BLOCK // 2
     block = 1
-    while block < min(tokens, BLOCK):
+    while block < min(tokens, widest):
         block *= 2
     return block
 
@@ -57,7 +60,7 @@ class _Kda(torch.autograd.Function):
     @staticmethod
     def _blocks(inputs: tuple[Tensor, ...]) -> tuple[list[Tensor], Tensor]:
         q, k, v, g, beta, state = inputs
-        dtype, block = accumulator(q.dtype), block_width(q.shape[1])
+        dtype, block = accumulator(q.dtype), block_width(q.shape[1], q.shape[3])
         blocks = [to_blocks(x, dtype, block) for x in (q, k, v, g)]
         blocks.append(to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
         return blocks, state.to(dtype).flatten(0, 1)

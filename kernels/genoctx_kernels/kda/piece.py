@@ -32,7 +32,7 @@ def with_identity(v_BTHV: Tensor, keys: int) -> tuple[Tensor, Tensor]:
 
 
 def _blocks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> chunked.Blocks:
-    dtype, block = accumulator(k.dtype), block_width(k.shape[1])
+    dtype, block = accumulator(k.dtype), block_width(k.shape[1], k.shape[3])
     q, k, v, g = (to_blocks(x, dtype, block) for x in (q, k, v, g))
     return chunked.prepare(q, k, v, g, to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
 

@@ -12,9 +12,14 @@ import torch
 from torch import Tensor
 
 from genoctx_kernels.dispatch import choose
-from genoctx_kernels.numerics import accumulator
+from genoctx_kernels.numerics import accumulator, up
+from genoctx_kernels.product import product
 
-TILE_BYTES = 32 << 20  # of logits at a time
+TILE_BYTES = 8 << 20
+"""Of logits at a time; three temporaries of this size live at once. Far below what malloc maps afresh every time."""
+SMALL = 64
+"""Logits a token up to which they take less room and time than finding the tokens without a target."""
+_FEWEST_ROWS = 64  # the weights are read once for every tile
 
 
 class Nats(NamedTuple):
@@ -28,12 +33,35 @@ class Nats(NamedTuple):
     """Behind ``subset``: the probability of every letter of the alphabet, float32 [T, letters, A]."""
 
 
-def _tile_tokens(vocabulary: int) -> int:
-    return max(16, TILE_BYTES // (4 * vocabulary))
+def _tile_tokens(weight_VD: Tensor) -> int:
+    return max(_FEWEST_ROWS, TILE_BYTES // (accumulator(weight_VD.dtype).itemsize * len(weight_VD)))
 
 
 def _logits(h: Tensor, weight: Tensor) -> Tensor:
     return (h @ weight.T).to(accumulator(h.dtype))
+
+
+class _SmallCrossEntropy(torch.autograd.Function):
+    """For few logits a token: all at once, no token left out, their gradient made and kept in the forward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, h_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, share_T: Tensor | None
+    ) -> Tensor:
+        log_probs = up(product(h_TD, weight_VD)).log_softmax(-1)
+        ids_T1, counts = targets_T.clamp_min(0).unsqueeze(1), (targets_T >= 0).to(log_probs.dtype)
+        factor_T1 = (counts if share_T is None else counts * share_T.to(counts.dtype)).unsqueeze(1)
+        nats_T1 = log_probs.gather(1, ids_T1).mul_(factor_T1)
+        d_logits = log_probs.exp_().mul_(factor_T1).scatter_add_(1, ids_T1, -factor_T1)
+        ctx.save_for_backward(h_TD, weight_VD, d_logits)
+        return -nats_T1.sum(dtype=torch.float64)
+
+    @staticmethod
+    def backward(ctx: Any, d_total: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        h_TD, weight_VD, d_logits = ctx.saved_tensors
+        d_logits = (d_logits * d_total.to(d_logits.dtype)).to(h_TD.dtype)
+        d_weight = d_logits.mT @ h_TD if ctx.needs_input_grad[1] else None
+        return product(d_logits, weight_VD.mT), d_weight, None, None
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -45,7 +73,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(h_TD, weight_VD, targets_T, rows)
         ctx.share_T = share_T
         total = torch.zeros((), dtype=torch.float64, device=h_TD.device)
-        for part in rows.split(_tile_tokens(weight_VD.shape[0])):
+        for part in rows.split(_tile_tokens(weight_VD)):
             logits = _logits(h_TD[part], weight_VD)
             picked = logits.gather(1, targets_T[part].unsqueeze(1)).squeeze(1)
             nats = logits.logsumexp(-1) - picked
@@ -61,7 +89,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         d_weight = None
         if ctx.needs_input_grad[1]:
             d_weight = torch.zeros_like(weight_VD, dtype=accumulator(weight_VD.dtype))
-        for part in rows.split(_tile_tokens(weight_VD.shape[0])):
+        for part in rows.split(_tile_tokens(weight_VD)):
             h = h_TD[part]
             d_logits = _logits(h, weight_VD).softmax(-1)
             d_logits[torch.arange(len(part), device=h.device), targets_T[part]] -= 1
@@ -82,13 +110,14 @@ def linear_cross_entropy(
 
     ``targets_T`` int64: the id that token t must predict, negative where there is none. ``share_T``
     float: how much token t counts (divide by the sum then); absent: every token counts once.
-    Logits exist for one tile of tokens at a time, forward and backward.
+    Logits exist for one tile of tokens at a time, forward and backward, unless there are at most SMALL a token.
     """
     if choose("loss", h_TD, weight_VD, targets_T).triton:
         from genoctx_kernels.loss.triton_loss import LinearCrossEntropy
 
         return LinearCrossEntropy.apply(h_TD, weight_VD, targets_T, share_T)
-    return _LinearCrossEntropy.apply(h_TD, weight_VD, targets_T, share_T)
+    few = len(weight_VD) <= SMALL and len(h_TD) > 0
+    return (_SmallCrossEntropy if few else _LinearCrossEntropy).apply(h_TD, weight_VD, targets_T, share_T)
 
 
 @torch.no_grad()
@@ -109,7 +138,7 @@ def score_tokens(
     place = torch.full((weight_VD.shape[0],), -1, dtype=torch.int64, device=where)
     place[subset] = torch.arange(len(subset), device=where)
     rows = torch.nonzero(targets_T >= 0).squeeze(-1)
-    for part in rows.split(_tile_tokens(weight_VD.shape[0])):
+    for part in rows.split(_tile_tokens(weight_VD)):
         logits = _logits(h_TD[part], weight_VD)
         words = logits[:, subset]
         nats.subset[part], nats.chances[part] = _chain(words, place[targets_T[part]], letters, alphabet)

@@ -1,18 +1,27 @@
 """``routed_experts``: every token through its chosen experts, in plain torch here; on a GPU in triton_experts.py.
 
-Letters: M tokens, A choices a token, D hidden, E experts, I expert width, J = 2 I (gate, then up), R rank.
+With r a (token, expert) pair, t its token, e its expert, s its weight:
+
+    g_r = W_gate_up,e x_t        h_r = swiglu(g_r)           out_t = sum_r s_r W_down,e h_r
+    h'_r = W_down,e^T d_out_t    d_s_r = h'_r . h_r          d_g_r = d_swiglu(s_r h'_r)
+    d_W_down,e = sum_r s_r d_out_t h_r^T     d_W_gate_up,e = sum_r d_g_r x_t^T     d_x_t = sum_r W_gate_up,e^T d_g_r
+
+Letters: M tokens, A choices a token, D hidden, E experts, I expert width, J = 2 I (gate, then up), R rank,
+N outputs, K inputs of a weight.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from genoctx_kernels.dispatch import choose
-from genoctx_kernels.swiglu import clamped_swiglu
+from genoctx_kernels.numerics import up
+from genoctx_kernels.swiglu.op import d_gated, gated
 
 ROWS = 16
 """Each expert's tokens are padded to a multiple of this. Matrix products of very few rows take other
@@ -50,32 +59,101 @@ def routed_experts(
         from genoctx_kernels.moe.triton_experts import RoutedExperts
 
         return RoutedExperts.apply(x_MD, experts_MA, weights_MA, gate_up_EJD, down_EDI, limit, *pairs)
-    flat = experts_MA.flatten()
-    order = flat.argsort(stable=True)
-    tokens = order // experts_MA.shape[1]
-    counts = torch.bincount(flat, minlength=len(gate_up_EJD))
-    padded = (counts + (ROWS - 1)) // ROWS * ROWS
-    # row of each (token, expert) pair once every group starts at its padded place
-    shift = (padded.cumsum(0) - padded) - (counts.cumsum(0) - counts)
-    place = torch.arange(len(flat), device=flat.device) + shift[flat[order]]
-    sizes = padded.tolist()
-    x = x_MD.new_zeros(sum(sizes), x_MD.shape[1]).index_copy(0, place, x_MD[tokens])
-    first, second = _Grouped(gate_up_EJD, inner), _Grouped(down_EDI, outer)
-    parts = [second(clamped_swiglu(first(group, e), limit), e) for e, group in enumerate(x.split(sizes))]
-    scaled = torch.cat(parts)[place] * weights_MA.flatten()[order].unsqueeze(-1).to(x_MD.dtype)
-    return torch.zeros_like(x_MD).index_add(0, tokens, scaled)
+    return _RoutedExperts.apply(x_MD, experts_MA, weights_MA, gate_up_EJD, down_EDI, limit, *pairs)
+
+
+class _Groups:
+    """The pairs sorted by expert, in token order within each."""
+
+    def __init__(self, experts_MA: Tensor, weights_MA: Tensor, experts: int, dtype: torch.dtype) -> None:
+        flat = experts_MA.flatten()
+        self.order = flat.argsort(stable=True)
+        self.counts = torch.bincount(flat, minlength=experts).tolist()
+        self.tokens = (self.order // experts_MA.shape[1]).split(self.counts)
+        shares = weights_MA.flatten()[self.order].unsqueeze(-1).to(dtype)
+        self.shares = shares.split(self.counts)
+
+    def __iter__(self) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(expert, tokens, weights [pairs, 1]) of every expert that has any."""
+        parts = zip(range(len(self.counts)), self.tokens, self.shares, strict=True)
+        return (part for part in parts if len(part[1]))
 
 
 class _Grouped:
-    """x -> W_e x, or W_e x + B_e A_e x. Experts are taken apart once: indexing would make a gradient each."""
+    """x -> W_e x, or W_e x + B_e A_e x, and the gradients of those of W, A and B that are ``wanted``.
 
-    def __init__(self, weight: Tensor, pair: Pair | None) -> None:
-        self.weights = weight.unbind(0)
-        self.pairs = list(zip(pair.a.unbind(0), pair.b.unbind(0), strict=True)) if pair else None
+    Not through product.py: oneDNN keeps a compiled kernel for every number of rows it has ever seen.
+    """
+
+    def __init__(
+        self, weight_ENK: Tensor, a_ERK: Tensor | None, b_ENR: Tensor | None, wanted: tuple[bool, ...] = ()
+    ) -> None:
+        self.weight, self.a, self.b = weight_ENK, a_ERK, b_ENR
+        parts = zip((weight_ENK, a_ERK, b_ENR), wanted, strict=False)
+        self.gradients = [torch.zeros_like(p) if w and p is not None else None for p, w in parts]
 
     def __call__(self, x: Tensor, e: int) -> Tensor:
-        y = F.linear(x, self.weights[e])
-        if self.pairs is None:
-            return y
-        a, b = self.pairs[e]
-        return y + F.linear(F.linear(x, a), b)
+        y = x @ self.weight[e].mT
+        return y if self.a is None or self.b is None else y.add_(x @ self.a[e].mT @ self.b[e].mT)
+
+    def d_input(self, d_y: Tensor, e: int) -> Tensor:
+        d_x = d_y @ self.weight[e]
+        if self.a is None or self.b is None:
+            return d_x
+        return d_x.add_(d_y @ self.b[e] @ self.a[e])
+
+    def add_gradients(self, d_y: Tensor, x: Tensor, e: int) -> None:
+        d_weight, d_a, d_b = self.gradients
+        if d_weight is not None:
+            d_weight[e] = d_y.mT @ x
+        if d_a is not None and self.b is not None:
+            d_a[e] = (d_y @ self.b[e]).mT @ x
+        if d_b is not None and self.a is not None:
+            d_b[e] = d_y.mT @ (x @ self.a[e].mT)
+
+
+class _RoutedExperts(torch.autograd.Function):
+    """Saves its inputs and gate and up of every pair; works expert by expert."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_MD: Tensor, experts_MA: Tensor, weights_MA: Tensor, gate_up_EJD: Tensor, down_EDI: Tensor,
+        limit: float, a_in: Tensor | None, b_in: Tensor | None, a_out: Tensor | None, b_out: Tensor | None,
+    ) -> Tensor:  # fmt: skip
+        first, second = _Grouped(gate_up_EJD, a_in, b_in), _Grouped(down_EDI, a_out, b_out)
+        groups = _Groups(experts_MA, weights_MA, len(gate_up_EJD), x_MD.dtype)
+        out, gate_ups = torch.zeros_like(x_MD), []
+        for e, tokens, shares in groups:
+            padded = F.pad(tokens, (0, -len(tokens) % ROWS))  # what comes out for the padding is dropped
+            gate_up = first(x_MD.index_select(0, padded), e)
+            y = second(gated(gate_up, limit), e)[: len(tokens)]
+            out.index_add_(0, tokens, y.mul_(shares))
+            gate_ups.append(gate_up)
+        ctx.save_for_backward(
+            x_MD, experts_MA, weights_MA, gate_up_EJD, down_EDI, a_in, b_in, a_out, b_out, *gate_ups
+        )
+        ctx.limit = limit
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        x, experts_MA, weights_MA, gate_up_EJD, down_EDI, a_in, b_in, a_out, b_out, *gate_ups = (
+            ctx.saved_tensors
+        )
+        wanted = ctx.needs_input_grad
+        first = _Grouped(gate_up_EJD, a_in, b_in, (wanted[3], wanted[6], wanted[7]))
+        second = _Grouped(down_EDI, a_out, b_out, (wanted[4], wanted[8], wanted[9]))
+        groups = _Groups(experts_MA, weights_MA, len(gate_up_EJD), x.dtype)
+        d_x, d_shares = torch.zeros_like(x), []
+        for (e, tokens, shares), padded in zip(groups, gate_ups, strict=True):
+            gate_up, d_y = padded[: len(tokens)], d_out.index_select(0, tokens)
+            h, d_h = gated(gate_up, ctx.limit), second.d_input(d_y, e)
+            d_shares.append((up(d_h) * up(h)).sum(-1))
+            second.add_gradients(d_y.mul_(shares), h, e)
+            d_gate_up = d_gated(d_h.mul_(shares), gate_up, ctx.limit)
+            first.add_gradients(d_gate_up, x.index_select(0, tokens), e)
+            d_x.index_add_(0, tokens, first.d_input(d_gate_up, e))
+        d_weights = torch.zeros_like(weights_MA)
+        d_weights.view(-1)[groups.order] = torch.cat(d_shares or [d_weights.view(-1)]).to(d_weights.dtype)
+        (d_first, d_a_in, d_b_in), (d_second, d_a_out, d_b_out) = first.gradients, second.gradients
+        return d_x, None, d_weights, d_first, d_second, None, d_a_in, d_b_in, d_a_out, d_b_out

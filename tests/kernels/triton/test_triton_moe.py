@@ -165,9 +165,9 @@ def test_fits_the_gpus() -> None:
             )
         outer = {**types, "weight_ptr": "*fp32", "first_ptr": "*i64", "count_ptr": "*i64"}
         blocks = {"BM": tile.rows, "BN": tile.columns, "BK": tile.inner}
-        for a in (False, True):
-            constants = {**blocks, "GATHER_A": a, "GATHER_B": not a}
-            label = f"{dtype} {'down' if a else 'gate_up'}"
+        for a, b, name in ((False, True, "gate_up"), (True, False, "down"), (False, False, "adapters")):
+            constants = {**blocks, "GATHER_A": a, "GATHER_B": b}
+            label = f"{dtype} {name}"
             signature = {**outer, "rows": "i32:16", "columns": "i32:16"}
             variants.append(Variant(f"{grouped}:outer_kernel", signature, constants, **launch, label=label))
         scalars = {"token_ptr": "*i32", "width": "i32:16", "limit": "fp32"}

@@ -1,0 +1,69 @@
+"""One rank's whole life: join, train, and end in a way that its launcher understands."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from genoctx.config import Config
+from genoctx.errors import GenoctxError, is_shared
+from genoctx.run.device import choose_device
+from genoctx.run.launch import Place
+from genoctx.run.monitor import Monitor
+from genoctx.run.ranks import Joined, lost_contact
+from genoctx.run.train import Outcome, check_devices, check_layout, train
+
+
+def patience(config: Config) -> float:
+    """Seconds that a rank waits for another at all. The watchdog speaks first; this is for ranks that lost theirs."""
+    return max(1800.0, 2 * config.parallel.hang_seconds)
+
+
+def train_rank(
+    here: Place,
+    config: Config,
+    *,
+    source: str,
+    out: Path,
+    monitor: Monitor,
+    fresh: bool = False,
+    max_seconds: float = 0.0,
+) -> Outcome:
+    """``train`` as one of many ranks; every launcher's per-rank entry point.
+
+    Raises GenoctxError: one that all ranks share as it is, any other with the rank's name. LostContact where
+    another rank is gone.
+    """
+    check_layout(config, here.size)
+    check_devices(config, here.local_rank + 1)
+    # FSDP2 warns of views that somebody might change in place; no layer of the model changes an activation
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+    device = choose_device(config.stream.device).type
+    ranks = Joined(here, device, seconds=patience(config))
+    try:
+        outcome = train(
+            config,
+            source=source,
+            out=out,
+            monitor=ranks.monitor(monitor),
+            fresh=fresh,
+            max_seconds=max_seconds,
+            ranks=ranks,
+        )
+    except Exception as error:
+        if isinstance(error, GenoctxError) and is_shared(error):
+            ranks.leave()
+            raise
+        if (lost := lost_contact(error)) is not None:
+            raise lost from error
+        if isinstance(error, GenoctxError):
+            raise _named(here, error) from error
+        raise
+    ranks.leave()
+    return outcome
+
+
+def _named(here: Place, error: GenoctxError) -> GenoctxError:
+    named = type(error)(f"rank {here.rank}: {error.message}", error.hint)
+    named.exit_code = error.exit_code
+    return named

@@ -1,0 +1,180 @@
+"""``genoctx train --nproc 2`` through the command line: equal to one process, and hard to hurt.
+
+One run is interrupted in every way there is and taken up again; it ends with the bits of one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import Data, make_data, metrics, run
+
+from genoctx.engine.checkpoint import read_checkpoint
+from genoctx.engine.optimizer import AdamWSettings, Optimizer
+from genoctx.report.ledger import Ledger
+from genoctx.run.rundir import checkpoint_step, latest_checkpoint
+from genoctx.run.trainer import build_model
+
+STEPS = 3
+SETTINGS = (
+    f"train.steps={STEPS}",
+    "train.context=1024",  # pieces of 1,024 bases: two chunks
+    "train.windows_per_step=3",  # over two ranks: one of them is idle for a round
+    "stream.chunk=600",
+    "stream.dtype=float64",
+    "checkpoint.every_steps=1",
+    "eval.at_start=false",
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, genomes: Path) -> Data:
+    folder = tmp_path_factory.mktemp("ranks")
+    return make_data(folder, genomes / "lambda_phage.fa.gz", context=2048, holdout="0.2")
+
+
+class Run:
+    """A run directory, and the command that trains in it."""
+
+    def __init__(self, data: Data, folder: Path, *settings: str) -> None:
+        self.out, config = folder / "run", folder / "run.toml"
+        config.write_text(data.toml())
+        self.command = [sys.executable, "-m", "genoctx", "train", str(config), "-o", str(self.out)]
+        self.command += [part for text in (*SETTINGS, *settings) for part in ("--set", text)]
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self.command, "--nproc", "2", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")},
+        )
+
+    def finish(self, *arguments: str) -> tuple[str, str]:
+        """Run to the end; stdout and stderr."""
+        process = self.start(*arguments)
+        said = process.communicate(timeout=300)
+        assert process.returncode == 0, said[1]
+        return said
+
+    def hurt(self, number: signal.Signals, *, rank: int | None, after: int = 0) -> tuple[int, str]:
+        """Send a signal to a rank or the launcher in the middle of a step, ``after`` some; exit code and stderr."""
+        process = self.start()
+        while not self.is_sweeping(after) and process.poll() is None:
+            time.sleep(0.02)
+        assert process.poll() is None, process.communicate()[1]
+        os.kill(process.pid if rank is None else int(self.report(rank)["process"]), number)
+        said = process.communicate(timeout=300)[1]
+        return process.returncode, said
+
+    def is_sweeping(self, after: int) -> bool:
+        """Whether the ranks are between two chunks of a step, and ``after`` steps are done."""
+        path = self.out / "metrics.jsonl"
+        if not path.exists() or path.read_text().count("\n") < after:
+            return False
+        return all("sweep" in str(self.report(rank).get("where")) for rank in range(2))
+
+    def report(self, rank: int) -> dict[str, object]:
+        """What the watchdog of a rank wrote last; empty before."""
+        try:
+            found: dict[str, object] = json.loads((self.out / f"ranks/watch/rank-{rank}.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+
+def state(out: Path, data: Data, folder: Path) -> dict[str, torch.Tensor]:
+    """Weights and moments of a run's last checkpoint, as one process reads them."""
+    checkpoint = latest_checkpoint(out)
+    assert checkpoint is not None and checkpoint_step(checkpoint) == STEPS
+    model = build_model(data.config(folder, *SETTINGS))
+    optimizer = Optimizer(model, AdamWSettings())
+    assert read_checkpoint(checkpoint, model, optimizer).step == STEPS
+    return dict(model.named_parameters()) | dict(optimizer.state())
+
+
+@pytest.fixture(scope="module")
+def alone(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of one process."""
+    folder = tmp_path_factory.mktemp("alone")
+    run(data.config(folder, *SETTINGS), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def two(data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str, str]:
+    """Two ranks with windows side by side, and what they said."""
+    made = Run(data, tmp_path_factory.mktemp("two"))
+    return made, *made.finish("--json")
+
+
+def assert_equal(ranks: Run, alone: Path, data: Data, folder: Path) -> None:
+    found, right = state(ranks.out, data, folder), state(alone, data, folder)
+    assert found.keys() == right.keys() and len(found) > 100
+    for name, tensor in right.items():
+        assert (found[name] - tensor).abs().max() <= 1e-10, name
+    for line, other in zip(metrics(ranks.out), metrics(alone), strict=True):
+        assert line["step"] == other["step"] and line["bases"] == other["bases"]
+        assert abs(line["loss_nats"] - other["loss_nats"]) <= 1e-10
+
+
+def test_two_ranks_train_as_one_process(
+    two: tuple[Run, str, str], alone: Path, data: Data, tmp_path: Path
+) -> None:
+    assert_equal(two[0], alone, data, tmp_path)
+
+
+def test_two_ranks_evaluate_as_one_process(two: tuple[Run, str, str], alone: Path) -> None:
+    mine, theirs = (
+        Ledger.load(out / f"eval/step-{STEPS:06d}/ledger.npz").totals() for out in (two[0].out, alone)
+    )
+    assert mine.count == theirs.count
+    assert abs(mine.bits_full - theirs.bits_full) <= 1e-10
+
+
+def test_one_rank_talks(two: tuple[Run, str, str]) -> None:
+    ranks, said, talk = two
+    found = json.loads(said)
+    assert found["step"] == STEPS and not found["resumed"]
+    assert talk.count(f"done: step {STEPS}") == 1 and talk.count("2 ranks: ") == 1
+    assert [line["step"] for line in metrics(ranks.out)] == list(range(1, STEPS + 1))
+    assert not (ranks.out / "ranks").exists()
+
+
+def test_two_ranks_share_a_window(data: Data, alone: Path, tmp_path: Path) -> None:
+    ranks = Run(data, tmp_path, "parallel.cp=2", "parallel.keep=true", "eval.at_end=false")
+    ranks.finish()
+    assert_equal(ranks, alone, data, tmp_path)
+
+
+def test_whatever_happens_to_its_ranks_a_run_ends_with_the_same_bits(
+    data: Data, two: tuple[Run, str, str], tmp_path: Path
+) -> None:
+    ranks = Run(data, tmp_path, "parallel.hang_seconds=8", "checkpoint.window_minutes=0.0001")
+    code, said = ranks.hurt(signal.SIGTERM, rank=None, after=1)
+    assert code == 75 and said.count("error:") == 1, said
+    assert "stopped by SIGTERM after step" in said and "the same command goes on from there" in said
+
+    code, said = ranks.hurt(signal.SIGKILL, rank=1)
+    assert code == 1 and said.count("error:") == 1, said
+    assert "rank 1 of 2" in said and "was killed by SIGKILL" in said and "Traceback" not in said
+
+    code, said = ranks.hurt(signal.SIGSTOP, rank=1)
+    assert code == 1 and said.count("error:") == 1, said
+    assert "rank 1 of 2" in said and "gives no sign of life; last seen in step " in said
+
+    ranks.finish()
+    found, right = state(ranks.out, data, tmp_path), state(two[0].out, data, tmp_path)
+    assert found.keys() == right.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in right.items())
+    assert metrics(ranks.out) == metrics(two[0].out)
+    assert not list(ranks.out.rglob(".tmp*")) and not (ranks.out / "ranks").exists()
