@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from genoctx.config import Config, load_config
+from genoctx.engine.engine import Engine
 from genoctx.genome.store import ingest
 from genoctx.genome.windows import cut, write_table
+from genoctx.model.hybrid import Hybrid
+from genoctx.run.evaluate import weights_digest
 from genoctx.run.train import Outcome, train
 
 MODEL = """
@@ -157,3 +160,8 @@ def metrics(out: Path) -> list[dict[str, Any]]:
     return [
         {k: v for k, v in line.items() if k not in ("t", "bases_per_s", "host_peak_bytes")} for line in lines
     ]
+
+
+def model_digest(model: Hybrid) -> str:
+    """What a ledger's header says of these weights."""
+    return weights_digest(Engine(model, 1).weights())[0]

@@ -13,11 +13,12 @@ from genoctx.errors import UsageError
 from genoctx.model.adapter import LowRank
 from genoctx.model.fp8 import Block
 from genoctx.model.hub_config import float8_block, read_hub_json
+from genoctx.model.hub_files import WeightFiles
 from genoctx.model.hub_fit import CONFIG_FILE, config_problems, fit, refuse
 from genoctx.model.hub_names import StoredNames, hub_parts
 from genoctx.model.hybrid import build, drawn
 from genoctx.model.lora_file import is_adapter
-from genoctx.model.shard_files import Files, open_files
+from genoctx.model.shard_files import open_files
 from genoctx.model.weights import read_into
 
 
@@ -69,7 +70,9 @@ def read_weights(sharded: Sharded, directory: Path) -> None:
                 _read_part(target, part, files, found.names, found.names.stored(hub), block)
 
 
-def _read_part(target: Tensor, part: Part, files: Files, names: StoredNames, name: str, block: Block) -> None:
+def _read_part(
+    target: Tensor, part: Part, files: WeightFiles, names: StoredNames, name: str, block: Block
+) -> None:
     """This rank's rows of one stored tensor, or all of an expert's; quantised, it is read whole."""
     if target.ndim < len(part.shape):
         value = torch.empty(target.shape, dtype=part.working)

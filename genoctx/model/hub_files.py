@@ -7,12 +7,13 @@ shrinks gives an error, not a signal.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -23,7 +24,47 @@ from genoctx.model.hub_header import DTYPES, SINGLE_FILE, Stored, read_header, r
 PIECE = 16 << 20
 
 
-class HubFiles:
+class WeightFiles(ABC):
+    """The weights of a checkpoint directory, by the hub's names. A context manager."""
+
+    directory: Path
+    tensors: dict[str, Stored]
+    lost: dict[str, str]
+    """Tensors that should be there, but cannot be read: name -> file."""
+    faults: dict[str, list[str]]
+    """What is wrong, by file."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of files and of what was kept of them."""
+
+    @property
+    def names(self) -> set[str]:
+        """All names, those of tensors that cannot be read included."""
+        return self.tensors.keys() | self.lost.keys()
+
+    @abstractmethod
+    def read(self, name: str) -> Tensor:
+        """A tensor as it is stored; InputError, naming the file, where that is damaged."""
+
+    @abstractmethod
+    def rows(self, name: str, first: int, last: int) -> Tensor:
+        """Rows ``first``..``last`` - 1 of a tensor as it is stored."""
+
+    @abstractmethod
+    def pieces(self, name: str, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
+        """Bytes ``first`` to ``last`` of a tensor, a few MiB at a time, each valid until the next."""
+
+
+class HubFiles(WeightFiles):
     """The tensors of a checkpoint directory by stored name. Close it, or use it in a ``with``.
 
     Opening reads headers only, and raises InputError just where there is nothing to read. Whatever is wrong
@@ -32,11 +73,9 @@ class HubFiles:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.tensors: dict[str, Stored] = {}
-        self.lost: dict[str, str] = {}
-        """Tensors that the index promises or a header lists, but that cannot be read: name -> file."""
-        self.faults: dict[str, list[str]] = defaultdict(list)
-        """What is wrong, by file."""
+        self.tensors = {}
+        self.lost = {}
+        self.faults = defaultdict(list)
         self._open: dict[str, Any] = {}
         self._stack = ExitStack()
         index = read_index(directory)
@@ -45,21 +84,8 @@ class HubFiles:
         if index:
             self._compare(index)
 
-    def __enter__(self) -> HubFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self._stack.close()
-
-    @property
-    def names(self) -> set[str]:
-        """All names, those of tensors that cannot be read included."""
-        return self.tensors.keys() | self.lost.keys()
 
     def read(self, name: str) -> Tensor:
         """A tensor as it is stored, in memory of exactly its size."""

@@ -13,10 +13,10 @@ from genoctx.errors import ConfigError, InputError
 from genoctx.model.config import ModelConfig
 from genoctx.model.fp8 import Block, scale_grid
 from genoctx.model.hub_config import read_hub_config
+from genoctx.model.hub_files import WeightFiles
 from genoctx.model.hub_header import DTYPES
 from genoctx.model.hub_names import SCALE, StoredNames, hub_tensors, layer_of, spans
 from genoctx.model.hybrid import Hybrid
-from genoctx.model.shard_files import Files
 
 SHOWN = 20
 """Problems printed of one checkpoint."""
@@ -54,7 +54,7 @@ def slice_config(config: ModelConfig, layers: Sequence[int]) -> ModelConfig:
     )
 
 
-def fit(model: Hybrid, files: Files, block: Block, layers: Sequence[int] | None = None) -> Fit:
+def fit(model: Hybrid, files: WeightFiles, block: Block, layers: Sequence[int] | None = None) -> Fit:
     """Compare all tensors of ``model`` (which may be on meta) with those of a checkpoint.
 
     With ``layers`` the checkpoint's other layers, and files that hold nothing else, may be there or not.
@@ -146,7 +146,7 @@ def _by_layer(names: Iterable[str]) -> dict[int | None, list[str]]:
     return found
 
 
-def _mismatch(files: Files, name: str, target: Tensor) -> list[str]:
+def _mismatch(files: WeightFiles, name: str, target: Tensor) -> list[str]:
     stored = files.tensors[name]
     if stored.shape != target.shape:
         return [f"{name} is {list(stored.shape)}, the model needs {list(target.shape)}"]
@@ -156,7 +156,7 @@ def _mismatch(files: Files, name: str, target: Tensor) -> list[str]:
     return []
 
 
-def _scale_problem(files: Files, names: StoredNames, name: str, block: Block) -> list[str]:
+def _scale_problem(files: WeightFiles, names: StoredNames, name: str, block: Block) -> list[str]:
     """What keeps a tensor from being dequantised."""
     stored, scale = files.tensors[name], names.scale(name)
     if scale is None:

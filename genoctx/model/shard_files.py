@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
 
-from genoctx.model.hub_files import PIECE, HubFiles
+from genoctx.model.hub_files import PIECE, HubFiles, WeightFiles
 from genoctx.model.hub_header import Stored
 from genoctx.model.hub_names import hub_parts
 from genoctx.model.hub_write import as_bytes, spelling
@@ -26,15 +25,15 @@ def is_sharded(directory: Path) -> bool:
     return (directory / SHARDS).is_dir()
 
 
-class ShardFiles:
+class ShardFiles(WeightFiles):
     """What ``HubFiles`` is to a hub checkpoint; tensors carry the hub's names, experts one by one."""
 
     def __init__(self, directory: Path) -> None:
         """Raises InputError where the list of tensors cannot be read; ``faults`` has all else."""
         self.directory = directory
         self.shards = Shards(directory / SHARDS)
-        self.tensors: dict[str, Stored] = {}
-        self.lost: dict[str, str] = {}
+        self.tensors = {}
+        self.lost = {}
         self.faults = {file: [text] for file, text in self.shards.faults.items()}
         self._views: dict[str, tuple[str, Tensor]] = {}
         for key in sorted(self.shards.keys):
@@ -60,21 +59,8 @@ class ShardFiles:
         assert view._base is not None
         return int(view.storage_offset()) // view._base.stride(0)
 
-    def __enter__(self) -> ShardFiles:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self.shards.forget()
-
-    @property
-    def names(self) -> set[str]:
-        """All names, those of tensors that cannot be read included."""
-        return self.tensors.keys() | self.lost.keys()
 
     def read(self, name: str) -> Tensor:
         """A tensor as it is stored; InputError, naming the file, where that is damaged."""
@@ -97,9 +83,6 @@ class ShardFiles:
             yield raw[at : at + PIECE]
 
 
-Files = HubFiles | ShardFiles
-
-
-def open_files(directory: Path) -> Files:
+def open_files(directory: Path) -> WeightFiles:
     """The weights of a checkpoint directory, whoever wrote them."""
     return ShardFiles(directory) if is_sharded(directory) else HubFiles(directory)

@@ -17,11 +17,12 @@ from torch import Tensor
 from genoctx.model.block import LM_ONLY, Objectives
 from genoctx.model.fp8 import Block, dequantise_into
 from genoctx.model.hub_config import float8_block, read_hub_config, read_hub_json, to_hub
+from genoctx.model.hub_files import WeightFiles
 from genoctx.model.hub_fit import CONFIG_FILE, config_problems, fit, refuse, slice_config
 from genoctx.model.hub_names import StoredNames, hub_tensors
 from genoctx.model.hub_write import SHARD_BYTES, held, write_shards
 from genoctx.model.hybrid import Hybrid, build
-from genoctx.model.shard_files import Files, open_files
+from genoctx.model.shard_files import open_files
 
 
 @torch.no_grad()
@@ -47,7 +48,7 @@ def load_weights(model: Hybrid, directory: Path, layers: Sequence[int] | None = 
             read_into(found.copies[name], files, found.names, name, block)
 
 
-def read_into(target: Tensor, files: Files, names: StoredNames, name: str, block: Block) -> None:
+def read_into(target: Tensor, files: WeightFiles, names: StoredNames, name: str, block: Block) -> None:
     """Copy one stored tensor into ``target`` of the same shape, dequantised where a scale goes with it."""
     if scale := names.scale(name):
         dequantise_into(target, files.read(name), files.read(scale), block)

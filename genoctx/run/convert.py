@@ -23,11 +23,11 @@ from genoctx.errors import CheckFailed, UsageError, WouldNotFit
 from genoctx.files import sync_tree
 from genoctx.genome.staging import Kind, stage
 from genoctx.model.hub_config import to_hub
+from genoctx.model.hub_files import WeightFiles
 from genoctx.model.hub_fit import CONFIG_FILE, config_problems, refuse
 from genoctx.model.hub_header import INDEX_FILE, SINGLE_FILE
 from genoctx.model.hub_names import layer_of
 from genoctx.model.hub_write import SHARD_BYTES, Entry, write_shards
-from genoctx.model.shard_files import Files
 from genoctx.run.convert_plan import Checkpoint, Delta, Plan, hub_json, unchanged
 from genoctx.run.convert_sources import CONVERSION_FILE, base_of
 from genoctx.run.monitor import Monitor
@@ -182,7 +182,7 @@ def _verify(folder: Path, entries: list[Entry], plan: Plan, on_bytes: Callable[[
         )
 
 
-def _same(entry: Entry, files: Files, on_bytes: Callable[[int], None]) -> bool:
+def _same(entry: Entry, files: WeightFiles, on_bytes: Callable[[int], None]) -> bool:
     stored = files.tensors.get(entry.name)
     if stored is None or (stored.dtype, stored.shape, stored.size) != (entry.dtype, entry.shape, entry.size):
         return False

@@ -20,12 +20,13 @@ from genoctx.errors import InputError
 from genoctx.model.config import ModelConfig
 from genoctx.model.fp8 import Block, quantise_fp8
 from genoctx.model.hub_config import float8_block, from_hub, read_hub_config, read_hub_json
+from genoctx.model.hub_files import WeightFiles
 from genoctx.model.hub_fit import CONFIG_FILE, Fit, fit, slice_config
 from genoctx.model.hub_header import DTYPES
 from genoctx.model.hub_names import SCALE
 from genoctx.model.hub_write import Entry, Piece, as_bytes, spelling
 from genoctx.model.hybrid import FP32_HELD, build
-from genoctx.model.shard_files import Files, open_files
+from genoctx.model.shard_files import open_files
 from genoctx.model.weights import read_into
 
 Delta = Callable[[str], Tensor | None]
@@ -50,7 +51,7 @@ class Checkpoint:
     config: ModelConfig
     """Of the chosen layers."""
     block: Block
-    files: Files
+    files: WeightFiles
     fit: Fit
 
     @classmethod
@@ -59,8 +60,7 @@ class Checkpoint:
         config, raw = read_hub_config(directory / CONFIG_FILE), read_hub_json(directory / CONFIG_FILE)
         if layers is not None:
             config = slice_config(config, layers)
-        files = open_files(directory)
-        stack.enter_context(files)
+        files = stack.enter_context(open_files(directory))
         block = float8_block(raw)
         found = fit(build(config, device="meta"), files, block, layers)
         return cls(directory, raw, config, block, files, found)

@@ -48,13 +48,8 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
-def model_digest(model: Hybrid) -> str:
-    """First 16 hex digits of the sha256 over all weights, by name."""
-    return _digest(sorted((name, p.detach()) for name, p in model.named_parameters()))[0]
-
-
-def _digest(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, int]:
-    """The digest, and how many parameters there are."""
+def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, int]:
+    """First 16 hex digits of the sha256 over ``Engine.weights``, and how many parameters there are."""
     digest, total = hashlib.sha256(), 0
     for name, tensor in weights:
         digest.update(name.encode())
@@ -134,7 +129,7 @@ def evaluate(
 
 def _header(engine: Engine, data: Data, windows: Sequence[Window], step: int) -> dict[str, object]:
     split, inputs = windows[0].split, data.inputs
-    digest, parameters = _digest(engine.weights())
+    digest, parameters = weights_digest(engine.weights())
     return {
         "model": _described(engine.model.config, parameters),
         "checkpoint": digest,

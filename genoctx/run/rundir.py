@@ -28,11 +28,13 @@ from genoctx.files import sync_folder, sync_tree, write_atomic, write_json
 from genoctx.run.provenance import Inputs, session
 
 RESOLVED = "config.resolved.json"
+WINDOW = "window"
+"""Where an unfinished window is kept."""
 # resolved config last: while it is there, the folder is a run and --fresh may clear it
 _OWN = (
     "LATEST",
     "checkpoints",
-    "window",
+    WINDOW,
     "ranks",
     "eval",
     "metrics.jsonl",
@@ -99,11 +101,6 @@ class RunDir:
 
     # places
 
-    @property
-    def window_path(self) -> Path:
-        """Where an unfinished window is kept."""
-        return self.path / "window"
-
     def eval_path(self, step: int) -> Path:
         """Where the evaluation at ``step`` lies, or will."""
         return self.path / "eval" / step_name(step)
@@ -115,12 +112,6 @@ class RunDir:
     @property
     def log_path(self) -> Path:
         return self.path / "train.log"
-
-    def eval_dir(self, step: int) -> Path:
-        """The folder for the evaluation at ``step``; made if absent."""
-        folder = self.eval_path(step)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
 
     # checkpoints
 

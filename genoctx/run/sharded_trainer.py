@@ -14,14 +14,13 @@ from genoctx.engine.mesh import Layout, Mesh
 from genoctx.engine.sharded import ShardedEngine, ShardedOptimizer, idle, rounds
 from genoctx.engine.sharded_checkpoint import CheckpointWriter, read_sharded, read_sharded_moments
 from genoctx.engine.sharded_model import sharded_model
-from genoctx.engine.stream import OnChunk
 from genoctx.genome.tokenizer import verify_tokenizer
 from genoctx.genome.windows import Window
 from genoctx.model.hybrid import build
 from genoctx.run.data import Data, read_batch, step_groups, tokens_of
 from genoctx.run.device import choose_device
-from genoctx.run.evaluate import describe, evaluate
-from genoctx.run.monitor import Monitor
+from genoctx.run.evaluate import describe
+from genoctx.run.rundir import WINDOW
 from genoctx.run.trainable import (
     choose_what_is_trained,
     describe_trained,
@@ -63,7 +62,7 @@ class ShardedTrainer(Trainer):
         homes = self._homes()
         self.sharded = ShardedOptimizer(sharded, self._adamw(), homes)
         self.optimizer = self.sharded
-        journals = self.folder / "window"
+        journals = self.folder / WINDOW
         journals.mkdir(exist_ok=True)
         self.engine = self.sharded_engine = ShardedEngine(
             sharded.model,
@@ -106,21 +105,6 @@ class ShardedTrainer(Trainer):
 
     def count_chunks(self, batch: Batch) -> int:
         return len(self.sharded_engine.limits(batch))
-
-    def evaluate(
-        self, windows: Sequence[Window], step: int, out: Path, monitor: Monitor, on_chunk: OnChunk
-    ) -> None:
-        evaluate(
-            self.model,
-            self.data,
-            windows,
-            chunk=self.config.stream.chunk,
-            step=step,
-            out=out,
-            monitor=monitor,
-            on_chunk=on_chunk,
-            engine=self.engine,
-        )
 
     def restore(self, checkpoint: Path) -> LoopState:
         return read_sharded(checkpoint, self.sharded.sharded, self.sharded)

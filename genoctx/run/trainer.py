@@ -27,6 +27,7 @@ from genoctx.run.data import Data, longest_window, read_batch, step_groups
 from genoctx.run.device import choose_device
 from genoctx.run.evaluate import describe, evaluate
 from genoctx.run.monitor import Monitor
+from genoctx.run.rundir import WINDOW
 from genoctx.run.trainable import (
     choose_what_is_trained,
     describe_trained,
@@ -77,7 +78,7 @@ class Trainer:
             self.config.stream.chunk,
             self._coefficients(),
             homes=homes,
-            journal=self._journal(self.folder / "window"),
+            journal=self._journal(self.folder / WINDOW),
         )
         self._require_room()
 
@@ -129,6 +130,7 @@ class Trainer:
             out=out,
             monitor=monitor,
             on_chunk=on_chunk,
+            engine=self.engine,
         )
 
     # checkpoints

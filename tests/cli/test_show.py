@@ -35,7 +35,8 @@ def run_path(tmp_path: Path) -> Path:
                     host_peak_bytes=1,
                 )
         run.commit_checkpoint(run.new_checkpoint_dir(), 2)
-        (run.eval_dir(2) / "summary.json").write_text('{"bits_per_base": 1.93, "windows": 4, "rows": []}')
+        run.eval_path(2).mkdir(parents=True)
+        (run.eval_path(2) / "summary.json").write_text('{"bits_per_base": 1.93, "windows": 4, "rows": []}')
         return run.path
 
 

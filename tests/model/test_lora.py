@@ -1,62 +1,21 @@
-"""Adapters: what they compute, where they go, what freezing frees, their files, and merging."""
+"""Adapters: what they compute, where they go, what freezing frees, and merging."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from lora_model import EVERYWHERE, adapted, base, logits, trained, window
 
-from genoctx.engine.batch import Batch, Coefficients
-from genoctx.engine.checkpoint import LoopState, read_checkpoint, write_checkpoint
+from genoctx.engine.batch import Coefficients
 from genoctx.engine.engine import Engine
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
-from genoctx.engine.stream import walk
-from genoctx.errors import ConfigError, InputError
+from genoctx.errors import ConfigError
 from genoctx.model.adapter import ADAPTER_PARTS, Lora
 from genoctx.model.block import Objectives
-from genoctx.model.config import DSA, KDA, ModelConfig
-from genoctx.model.hub_names import hub_tensors
-from genoctx.model.hybrid import Hybrid, build
+from genoctx.model.hybrid import Hybrid
 from genoctx.model.lora import adapters, add_adapters, choose_trainable, linears, merge
-from genoctx.model.lora_file import (
-    AdapterFile,
-    fingerprint,
-    is_adapter,
-    load_adapters,
-    save_adapters,
-)
 from genoctx.model.select import matches
-from genoctx.model.weights import load_model, load_weights, save_weights
 
-EVERYWHERE = ("*",)
-CONFIG = ModelConfig(
-    vocab_size=6,
-    hidden_size=8,
-    num_hidden_layers=2,
-    layer_types=(KDA, DSA),
-    mlp_layer_types=("dense", "sparse"),
-    intermediate_size=10,
-    moe_intermediate_size=4,
-    n_routed_experts=3,
-    num_experts_per_tok=2,
-    hc_mult=2,
-    linear_num_heads=2,
-    linear_head_dim=4,
-    linear_gate_low_rank=3,
-    num_attention_heads=2,
-    q_lora_rank=4,
-    kv_lora_rank=4,
-    qk_nope_head_dim=4,
-    v_head_dim=3,
-    index_n_heads=2,
-    index_head_dim=4,
-    index_topk=8,
-    index_kpool=4,
-    pad_token_id=None,
-)
 KDA_LINEARS = {
     f"layers.0.self_attn.{name}_proj" for name in ("q", "k", "v", "o", "b", "f_a", "f_b", "g_a", "g_b")
 }
@@ -69,49 +28,6 @@ MLP_LINEARS = {
     for place in ("0.mlp", "1.mlp.experts", "1.mlp.shared_experts")
     for name in ("gate", "up", "down")
 }
-
-
-def base(dtype: torch.dtype = torch.float64, objectives: Objectives | None = None, seed: int = 1) -> Hybrid:
-    model = build(CONFIG, dtype=dtype, objectives=objectives or Objectives(), seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, p in model.named_parameters():
-            if p.ndim > 1 and "conv1d" not in name:
-                p.copy_(0.4 * torch.randn(p.shape, generator=generator, dtype=torch.float64))
-    return model
-
-
-def adapted(
-    dtype: torch.dtype = torch.float64,
-    targets: tuple[str, ...] = EVERYWHERE,
-    objectives: Objectives | None = None,
-    folder: Path | None = None,
-) -> Hybrid:
-    """A base with adapters whose B is not zero any more."""
-    model = base(dtype, objectives)
-    digest = fingerprint(folder) if folder else ""
-    add_adapters(model, Lora(2, 3.0, targets, folder, digest), seed=5)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for _, adapter in adapters(model):
-            adapter.lora_B.copy_(torch.randn(adapter.lora_B.shape, generator=generator))
-    return model
-
-
-def window(seed: int = 0, length: int = 30) -> Batch:
-    tokens = torch.randint(0, 4, (1, length), generator=torch.Generator().manual_seed(seed))
-    targets = torch.roll(tokens, -1, 1)
-    targets[:, -1] = -100
-    return Batch(tokens, targets, ("w",))
-
-
-def logits(model: Hybrid, bounds: list[tuple[int, int]] | None = None) -> torch.Tensor:
-    """[T, V] of a window, chunk by chunk."""
-    batch, parts = window(), []
-    for _, _, hidden in walk(model, batch, bounds or [(0, 30)]):
-        rows, head = model.head(hidden[0])
-        parts.append(rows @ head.T)
-    return torch.cat(parts).detach()
 
 
 # what adapters compute
@@ -216,10 +132,6 @@ def test_a_target_that_is_no_linear_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigError, match="the indexer is never a target") as caught:
         add_adapters(base(), Lora(2, 2.0, ("q_proj", pattern)), seed=0)
     assert pattern != "q_prj" or "q_proj" in caught.value.hint
-
-
-def trained(model: Hybrid) -> set[str]:
-    return {name for name, p in model.named_parameters() if p.requires_grad}
 
 
 def test_only_adapters_are_trained_and_an_indexer_with_kl() -> None:
@@ -374,152 +286,3 @@ def _gradients(model: Hybrid) -> dict[str, torch.Tensor]:
     )
     Engine(model, 11).train_step([window()], optimizer, 0.0)
     return caught
-
-
-# files
-
-
-@pytest.fixture
-def stored(tmp_path: Path) -> Path:
-    """The base's weights in a directory."""
-    folder = tmp_path / "base"
-    folder.mkdir()
-    save_weights(base(), folder)
-    return folder
-
-
-def run(model: Hybrid, optimizer: Optimizer, steps: range) -> None:
-    for step in steps:
-        Engine(model, 13).train_step([window(step)], optimizer, 1e-2)
-
-
-def start(stored: Path, seed: int = 3) -> Hybrid:
-    model = build(CONFIG, dtype=torch.float32, seed=None)
-    load_weights(model, stored)
-    add_adapters(model, Lora(2, 3.0, ("self_attn", "experts", "gate"), stored, fingerprint(stored)), seed)
-    choose_trainable(model, ("embed_tokens", "A_log"), ())
-    return model
-
-
-def test_a_checkpoint_of_adapters_goes_on_bit_for_bit(stored: Path, tmp_path: Path) -> None:
-    model, folder = start(stored), tmp_path / "step"
-    optimizer = Optimizer(model, AdamWSettings())
-    run(model, optimizer, range(2))
-    folder.mkdir()
-    write_checkpoint(folder, model, optimizer, LoopState(2, 58))
-    run(model, optimizer, range(2, 4))
-    assert not list(folder.glob("model*")) and is_adapter(folder)
-    again = start(stored, seed=8)
-    restored = Optimizer(again, AdamWSettings())
-    assert read_checkpoint(folder, again, restored) == LoopState(2, 58)
-    run(again, restored, range(2, 4))
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-
-
-def test_the_files_are_laid_out_as_peft_has_them(stored: Path, tmp_path: Path) -> None:
-    model = adapted(targets=("q_proj", "experts.up_proj", "gate"), folder=stored)
-    choose_trainable(model, ("norm",), ())
-    save_adapters(model, tmp_path)
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    text = "model.language_model."
-    assert config["target_modules"] == sorted(
-        [f"{text}layers.0.self_attn.q_proj", f"{text}layers.1.mlp.gate"]
-        + [f"{text}layers.1.mlp.experts.{e}.up_proj" for e in range(3)]
-    )
-    assert (config["peft_type"], config["r"], config["lora_alpha"]) == ("LORA", 2, 3.0)
-    assert config["modules_to_save"] == [f"{text}norm"]
-    assert config["base_model_name_or_path"] == str(stored)
-    tensors = load_file(tmp_path / "adapter_model.safetensors")
-    shapes = {name: list(t.shape) for name, t in tensors.items()}
-    outer = f"base_model.model.{text}layers."
-    assert shapes[f"{outer}0.self_attn.q_proj.lora_A.weight"] == [2, 8]
-    assert shapes[f"{outer}0.self_attn.q_proj.lora_B.weight"] == [8, 2]
-    assert shapes[f"{outer}1.mlp.experts.2.up_proj.lora_B.weight"] == [4, 2]
-    assert shapes[f"base_model.model.{text}norm.weight"] == [8]
-    assert len(tensors) == 2 * 5 + 1
-
-
-def test_merging_into_hub_tensors(stored: Path, tmp_path: Path) -> None:
-    """What `convert --merge-lora` adds, weight by weight, is what the model computes with."""
-    model = adapted(folder=stored)
-    choose_trainable(model, ("embed_tokens",), ())
-    with torch.no_grad():
-        model.embed_tokens.weight += 1
-    save_adapters(model, tmp_path)
-    file = AdapterFile(tmp_path)
-    before = dict(hub_tensors(base()))
-    merge(model)
-    changed = set()
-    for name, tensor in hub_tensors(model):
-        delta, instead = file.delta(name), file.replacement(name)
-        expected = instead if instead is not None else before[name] + (0 if delta is None else delta)
-        assert (tensor - expected).abs().max() <= 1e-14, name
-        changed |= {name} if delta is not None or instead is not None else set()
-    assert changed == file.names()
-    assert file.delta("model.language_model.layers.1.self_attn.indexer.wk.weight") is None
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_directory_of_adapters_is_a_model(dtype: torch.dtype, stored: Path, tmp_path: Path) -> None:
-    """For eval; and train.init takes it as the merged weights."""
-    model = adapted(folder=stored)
-    choose_trainable(model, ("norm",), ())
-    with torch.no_grad():
-        model.norm.weight *= 3
-    save_adapters(model, tmp_path)
-    want, limit = logits(model), 1e-12 if dtype == torch.float64 else 1e-4
-    assert (logits(load_model(tmp_path, dtype=dtype)) - want).abs().max() < limit
-    merged = build(CONFIG, dtype=dtype, seed=None)
-    load_weights(merged, tmp_path)
-    assert not list(adapters(merged)) and trained(merged) == trained(base())
-    assert (logits(merged) - want).abs().max() < limit
-    add_adapters(merged, Lora(1, 1.0, ("o_proj",), tmp_path, fingerprint(tmp_path)), seed=0)
-    (tmp_path / "second").mkdir()
-    save_adapters(merged, tmp_path / "second")
-    assert (logits(load_model(tmp_path / "second", dtype=dtype)) - want).abs().max() < limit
-
-
-def test_other_base_weights_are_noticed(stored: Path, tmp_path: Path) -> None:
-    save_adapters(adapted(folder=stored), tmp_path)
-    save_weights(base(seed=2), stored)
-    with pytest.raises(InputError, match="belong to other weights"):
-        load_model(tmp_path)
-    (stored / "config.json").unlink()
-    with pytest.raises(InputError, match="where there are none") as caught:
-        load_model(tmp_path)
-    assert "base_model_name_or_path" in caught.value.hint
-
-
-def test_faults_of_adapter_files_are_listed(stored: Path, tmp_path: Path) -> None:
-    model = adapted(targets=("q_proj", "o_proj"), folder=stored)
-    save_adapters(model, tmp_path)
-    path, outer = (
-        tmp_path / "adapter_model.safetensors",
-        "base_model.model.model.language_model.layers.0.self_attn.",
-    )
-    tensors = load_file(path)
-    del tensors[f"{outer}q_proj.lora_A.weight"]
-    tensors[f"{outer}o_proj.lora_B.weight"] = torch.zeros(3, 2)
-    tensors["base_model.model.nonsense"] = torch.zeros(1)
-    save_file(tensors, path)
-    with pytest.raises(InputError) as caught:
-        load_adapters(model, tmp_path)
-    assert f"missing {outer}q_proj.lora_A.weight" in caught.value.message
-    assert "o_proj.lora_B.weight is [3, 2], the model needs [8, 2]" in caught.value.message
-    assert "extra base_model.model.nonsense" in caught.value.message
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(InputError, match="cannot read"):
-        load_adapters(model, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change", [{"use_dora": True}, {"rank_pattern": {"q_proj": 4}}, {"peft_type": "LOHA"}, {"r": "x"}]
-)
-def test_adapters_of_another_kind_are_refused(
-    change: dict[str, object], stored: Path, tmp_path: Path
-) -> None:
-    save_adapters(adapted(folder=stored), tmp_path)
-    path = tmp_path / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(InputError, match=r"adapter_config\.json"):
-        AdapterFile(tmp_path)

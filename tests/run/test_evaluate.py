@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_run import Data, Listener
+from tiny_run import Data, Listener, model_digest
 
 from genoctx.engine.batch import stack_rows
 from genoctx.engine.engine import Engine
@@ -23,7 +23,7 @@ from genoctx.model.hybrid import Hybrid
 from genoctx.report.ledger import Ledger, LedgerBuilder
 from genoctx.run.data import Data as OpenData
 from genoctx.run.data import open_data, read_batch, windows_of
-from genoctx.run.evaluate import evaluate, model_digest
+from genoctx.run.evaluate import evaluate
 from genoctx.run.score import by_index, score_windows
 
 COMPLEMENT = str.maketrans("ACGT", "TGCA")

@@ -76,7 +76,7 @@ def test_resume_with_other_windows_shows_both_digests(tmp_path: Path) -> None:
 def test_fresh_clears_the_run_but_not_foreign_files(tmp_path: Path) -> None:
     with opened(tmp_path / "a") as run:
         save(run, 3)
-        run.eval_dir(3)
+        run.eval_path(3).mkdir(parents=True)
         run.metrics_path.write_text("{}\n")
         (run.path / "notes.txt").write_text("keep me")
     with opened(tmp_path / "a", "train.seed=3", fresh=True) as run:

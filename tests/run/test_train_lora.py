@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_run import Crash, Data, Listener, crash, metrics, run
+from tiny_run import Crash, Data, Listener, crash, metrics, model_digest, run
 
 from genoctx.errors import ConfigError, GenoctxError, InputError
 from genoctx.model.weights import load_model
 from genoctx.report.ledger import Ledger
-from genoctx.run.evaluate import model_digest
 from genoctx.run.rehearsal import rehearse
 
 ADAPTERS = ("adapter_model.safetensors", "adapter_config.json", "base.json", "optimizer.safetensors")
