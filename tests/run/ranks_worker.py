@@ -66,6 +66,7 @@ def main(folder: Path, rank: int) -> None:
         ranks.any(False)
     dist.barrier()
     found["left"] = watched.exists()
+    dist.barrier()  # the other rank has looked too, before deserted() makes the folder again
     (folder / f"{rank}.json").write_text(json.dumps(found))
     found["lost"] = caught(lambda: deserted(ranks, folder))
     (folder / f"{rank}.json").write_text(json.dumps(found))
