@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from genoctx.run.bench_engine import Side
     from genoctx.run.bench_gpu import Measured
     from genoctx.run.bench_kernels import Timed
+    from genoctx.run.bench_profile import Profile
 
 
 def bench_engine(
@@ -125,18 +126,25 @@ def bench_profile(console: Console, preset: str, contexts: Sequence[int], chunk:
     console.table("", ("what", "best"), [*shown, ("copy", f"{bandwidth / 1e9:.1f} GB/s")], stdout=True)
     best = max(rates.values())
     for step in steps:
-        rows = [
-            (kind, f"{100 * share:.1f} %", f"{share * step.seconds:.2f}")
-            for kind, share in step.shares.items()
-        ]
+        rows = [_profile_row(step, kind, best) for kind in step.shares]
+        flops = sum(step.flops.values())
         title = (
             f"{preset}, {format_size(step.tokens)} tokens: {step.seconds:.2f} s, "
-            f"{step.flops / step.tokens / 1e6:.1f} MFLOP a token in products, "
-            f"{100 * step.flops / step.seconds / best:.0f} % of the best product"
+            f"{flops / step.tokens / 1e6:.1f} MFLOP a token in products, "
+            f"{100 * flops / step.seconds / best:.0f} % of the best product"
         )
         console.info(title)
-        console.table("", ("where", "share", "seconds"), rows, stdout=True)
+        columns = ("where", "share", "seconds", "gflop_in_products", "seconds_at_best", "seconds_beyond")
+        console.table("", columns, rows, stdout=True)
     _explain(console, f"chunks of {format_size(chunk)}", threads, 1)
+
+
+def _profile_row(step: Profile, kind: str, best: float) -> list[str]:
+    """What its products would take at the ``best`` rate (FLOP per second), and the seconds that are not explained."""
+    share, flops = step.shares[kind], step.flops[kind]
+    seconds = share * step.seconds
+    spent = (seconds, flops / 1e9, flops / best, seconds - flops / best)
+    return [kind, f"{100 * share:.1f} %", *(f"{x:.2f}" for x in spent)]
 
 
 def bench_gpu(console: Console, preset: str, contexts: Sequence[int], chunk: int, rounds: int) -> None:

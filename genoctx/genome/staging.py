@@ -20,11 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from genoctx.errors import UsageError
+from genoctx.errors import InputError, UsageError
 from genoctx.files import sync_folder
 from genoctx.genome.manifest import MANIFEST
 
 _TAKEN = {errno.EEXIST, errno.ENOTEMPTY}
+_TRIES = 100
+"""Others may remove a parent, or take a name, a few times in a row; a folder that takes no files always says so."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +151,11 @@ def _settle(old: Path, target: Path) -> None:
 
 
 def _new_lock(target: Path) -> IO[bytes]:
-    """A lock file of a new name, held. It is made before the folder, so that a folder is never without."""
-    while True:
+    """A lock file of a new name, held. It is made before the folder, so that a folder is never without.
+
+    Raises InputError where no file can be made.
+    """
+    for _ in range(_TRIES):
         target.parent.mkdir(parents=True, exist_ok=True)
         path = target.with_name(f".{target.name}.{secrets.token_hex(4)}.lock")
         try:
@@ -161,6 +166,7 @@ def _new_lock(target: Path) -> IO[bytes]:
         if _locked(file) is not False and _is_at(file, path):
             return file
         file.close()
+    raise InputError(f"no file can be made in {target.parent}", "choose another place with -o")
 
 
 def _locked(file: IO[bytes]) -> bool | None:

@@ -1,22 +1,22 @@
 """``genoctx bench profile``: what this machine can do, and where the time of one streamed step goes.
 
-Rates first: products of matrices of several shapes and a copy, best of several. Then one step: floating-point
-operations of all matrix products (counted by torch as they run, forward and backward), and the time of each kind of
-op from torch's profiler. An op counts where it was called from: a product inside KDA is KDA's.
+Rates first: products of matrices of several shapes and a copy, best of several. Then one step in torch's profiler:
+the time of each kind of op, and the floating-point operations of the matrix products in it, by their shapes, forward
+and backward. An op counts where it was called from: a product inside KDA is KDA's.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
-from torch.utils.flop_counter import FlopCounterMode
 
 from genoctx.config import preset_model
 from genoctx.engine.batch import Batch, Coefficients, Denominators, bounds
@@ -43,6 +43,15 @@ _KINDS = (
     ),
 )
 REST = "norms, gates, copies, indexing"
+_FACTORS = {
+    "aten::mm": (0, 1),
+    "aten::bmm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::baddbmm": (1, 2),
+    "aten::mv": (0, 1),
+    "mkldnn::_linear_pointwise": (0, 1),
+}
+"""Which inputs of a product are its factors; all other products of torch end in one of these."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +61,8 @@ class Profile:
     tokens: int
     seconds: float
     """Without the profiler."""
-    flops: int
-    """Of matrix products."""
+    flops: dict[str, int]
+    """Of the matrix products in each kind of op."""
     shares: dict[str, float]
     """Part of the profiled time of each kind of op; they add up to 1."""
 
@@ -105,24 +114,12 @@ def profile_step(preset: str, context: int, chunk: int) -> Profile:
     begin = time.perf_counter()
     step()
     seconds = time.perf_counter() - begin
-    with FlopCounterMode(display=False, custom_mapping=_counted()) as counter:
+    with (
+        _named(),
+        profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as profiler,
+    ):
         step()
-    with _named(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
-        step()
-    return Profile(context, seconds, counter.get_total_flops(), _shares(profiler.events()))
-
-
-def _counted() -> dict[Any, Callable[..., int]]:
-    """FLOP of products that go to oneDNN by name (genoctx_kernels/product.py), which torch does not count."""
-
-    def flops(x: Any, weight: Any, *_: Any, **__: Any) -> int:
-        tokens = 1
-        for size in x[:-1]:
-            tokens *= size
-        return int(2 * tokens * weight[0] * weight[1])
-
-    op = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    return {op: flops} if op else {}
+    return Profile(context, seconds, *_account(profiler.events()))
 
 
 @contextmanager
@@ -152,20 +149,34 @@ def _kind(name: str) -> str:
     return next((kind for kind, starts in _KINDS if name.startswith(starts)), "")
 
 
-def _shares(events: Any) -> dict[str, float]:
-    """Time by kind: an event of a kind takes all that happens in it; other events only their own time."""
-    spent: dict[str, float] = defaultdict(float)
+def product_flops(name: str, shapes: Sequence[Sequence[int]]) -> int:
+    """Multiplications and additions of one op, 0 for all that is no product: twice rows x inner width x columns."""
+    if name not in _FACTORS:
+        return 0
+    left, right = (shapes[at] for at in _FACTORS[name])
+    columns = right[0] if name.startswith("mkldnn::") else (*right, 1)[len(left) - 1]  # oneDNN: [N, K]
+    return 2 * math.prod(left) * columns
 
-    def visit(event: Any) -> None:
-        if kind := _kind(event.name):
-            spent[kind] += event.cpu_time_total
-            return
-        spent[REST] += event.self_cpu_time_total
+
+def _account(events: Any) -> tuple[dict[str, int], dict[str, float]]:
+    """Operations and part of the time by kind, largest part first.
+
+    An event of a kind takes all that happens in it; other events only their own time.
+    """
+    spent: dict[str, float] = defaultdict(float)
+    flops: dict[str, int] = defaultdict(int)
+
+    def visit(event: Any, within: str) -> None:
+        kind = within or _kind(event.name)
+        if not within:
+            spent[kind or REST] += event.cpu_time_total if kind else event.self_cpu_time_total
+        flops[kind or REST] += product_flops(event.name, event.input_shapes)
         for child in event.cpu_children:
-            visit(child)
+            visit(child, kind)
 
     for event in events:
         if event.cpu_parent is None:
-            visit(event)
+            visit(event, "")
     total = sum(spent.values())
-    return {kind: spent[kind] / total for kind in sorted(spent, key=spent.__getitem__, reverse=True)}
+    kinds = sorted(spent, key=spent.__getitem__, reverse=True)
+    return {kind: flops[kind] for kind in kinds}, {kind: spent[kind] / total for kind in kinds}

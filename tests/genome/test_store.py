@@ -286,6 +286,17 @@ def test_force_replaces_a_store_and_nothing_else(tmp_path, small):
     assert (tmp_path / "precious" / "thesis.tex").exists()
 
 
+def test_a_folder_that_takes_no_files_is_an_error(tmp_path, monkeypatch):
+    """/proc answers every new name with "no such file": there is nothing to wait for."""
+    (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
+    (tmp_path / ".s.00000000.lock").touch()
+    monkeypatch.setattr("secrets.token_hex", lambda size: "00000000")
+    monkeypatch.setattr("genoctx.genome.staging.sweep", lambda target: None)
+    with pytest.raises(InputError, match="no file can be made in"):
+        ingest(tmp_path / "g.fa", tmp_path / "s")
+    assert tree(tmp_path) == [".s.00000000.lock", "g.fa"]
+
+
 def test_a_link_to_a_store_stays_a_link(tmp_path, small):
     (tmp_path / "link").symlink_to(small.path)
     (tmp_path / "h.fa").write_bytes(b">z\nACGT\n")

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from genoctx.cli.app import run
 from genoctx.errors import CheckFailed, GenoctxError
@@ -91,9 +94,29 @@ def test_profile_accounts_for_all_of_the_time(capsys: pytest.CaptureFixture[str]
     assert sum(step["shares"].values()) == pytest.approx(1)
     kinds = {kind for kind, _ in bench_profile._KINDS} | {bench_profile.REST}
     assert kinds == set(step["shares"])
+    assert kinds == set(step["flops"])
     # each of the 303,146 weights but the embedding's meets a token once forward, twice again in the other sweep
-    assert step["flops"] > 700 * 2 * 3 * 100_000
+    assert sum(step["flops"].values()) > 700 * 2 * 3 * 100_000
+    no_products = {kind for kind, flops in step["flops"].items() if not flops}
+    assert no_products == {"optimizer", "short convolution", bench_profile.REST}
     assert found["bytes_per_s"] > 0 and all(rate > 0 for rate in found["flops_per_s"].values())
+
+
+def test_products_are_counted_as_torch_counts_them() -> None:
+    """Every form that torch has of a product; oneDNN's, which torch does not count, by hand."""
+    m, b = torch.randn(30, 20), torch.randn(3, 5, 7)
+
+    def products() -> None:
+        m @ m.T, m @ m[0], F.linear(m, m[:4], m[0, :4]), torch.einsum("bij,bkj->bik", b, b)
+        torch.baddbmm(torch.zeros(3, 5, 5), b, b.mT), torch.mm(m, m.T, out=torch.empty(30, 30))
+
+    with FlopCounterMode(display=False) as counter:
+        products()
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as profiler:
+        products()
+    found = [bench_profile.product_flops(e.name, e.input_shapes) for e in profiler.events()]
+    assert sum(found) == counter.get_total_flops() + 2 * 30 * 20  # torch does not count a matrix by a vector
+    assert bench_profile.product_flops("mkldnn::_linear_pointwise", [[6, 50, 20], [4, 20], []]) == 48_000
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: make test-gpu measures it")
