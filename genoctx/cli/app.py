@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import tempfile
@@ -30,10 +31,10 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run the command line in this process; returns the exit code."""
     console = set_up_console()
     args = list(sys.argv[1:] if argv is None else argv)
-    command = build_command()
-    if "_GENOCTX_COMPLETE" in os.environ:
-        command.main(args, prog_name="genoctx")
     try:
+        command = build_command()
+        if "_GENOCTX_COMPLETE" in os.environ:
+            command.main(args, prog_name="genoctx")
         with command.make_context("genoctx", args or ["--help"]) as ctx:
             code = command.invoke(ctx)
         sys.stdout.flush()
@@ -44,6 +45,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def set_up_console() -> Console:
     """A fresh console in its defaults, made the current one."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a contig may be called what this locale cannot spell
+        sys.stdout.reconfigure(errors="backslashreplace")
     set_console(Console())
     return get_console()
 
@@ -105,7 +108,7 @@ def _usage(error: Any) -> UsageError:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx is not None else "genoctx"
     hint = f"did you mean {guess.rstrip('?')}?" if guess else f"see `{path} --help`"
-    return UsageError(" ".join(message.split()), hint)
+    return UsageError(" ".join(message.split()).replace(": Value error, ", ": "), hint)
 
 
 def _unexpected(error: BaseException, console: Console) -> GenoctxError:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from genoctx.cli.console import get_console
+from genoctx.cli.ranks import as_rank
 from genoctx.errors import CheckFailed, UsageError
 
 
@@ -48,56 +50,53 @@ def evaluate(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
 ) -> None:
-    """Held-out loss, chunk by chunk in one pass. Writes a ledger, not an average: see `genoctx report`."""
-    from genoctx.genome.window_table import read_table
-    from genoctx.run.rundir import checkpoint_at, checkpoint_step
+    """Held-out loss, chunk by chunk in one pass. Writes a ledger, not an average: see `genoctx report`.
+
+    Under torchrun or srun each process joins as one rank, and they score windows side by side.
+    """
+    from genoctx.run.launch import place
     from genoctx.sizes import parse_size
 
-    console = get_console()
+    console, here = get_console(), place()
     tokens = parse_size(chunk)
+    if fail_above is not None and not math.isfinite(fail_above):
+        raise UsageError(f"--fail-above {fail_above} is no limit", "give bits per base, for instance 1.9")
     if tokens < 1:
         raise UsageError(f"--chunk {chunk} holds no token", "write it like 4k")
     if dtype not in ("float32", "bfloat16", "float64"):
         raise UsageError(f"--dtype {dtype!r} is unknown", "use float32, bfloat16 or float64")
-    _refuse_output(output, force)
-    directory = checkpoint_at(model)
-    step = checkpoint_step(directory)
-    place = store or Path(str(read_table(windows).header["store"]))
 
     import torch
 
-    from genoctx.genome.tokenizer import verify_tokenizer
-    from genoctx.model.weights import load_model
-    from genoctx.run.data import open_data, windows_of
-    from genoctx.run.device import choose_device
+    from genoctx.run.eval_checkpoint import Request, evaluate_alone, evaluate_rank
     from genoctx.run.evaluate import Extras
-    from genoctx.run.evaluate import evaluate as score
     from genoctx.run.tracks import parse_track
-    from genoctx.run.train import prepare_machine
 
-    extras = Extras(
-        rc=rc,
-        contexts=tuple(parse_size(size) for size in contexts.split(",") if contexts),
-        track=parse_track(tracks) if tracks else None,
+    request = Request(
+        model=model,
+        windows=windows,
+        store=store,
+        split=split,
+        limit=limit,
+        chunk=tokens,
+        dtype=getattr(torch, dtype),
+        extras=Extras(
+            rc=rc,
+            contexts=tuple(parse_size(size) for size in contexts.split(",") if contexts),
+            track=parse_track(tracks) if tracks else None,
+        ),
+        out=output,
+        force=force,
     )
-    if extras.track and extras.track[0].exists() and not force:
-        raise UsageError(f"{extras.track[0]} exists", "give another file, or --force to replace it")
-    prepare_machine(threads=0)
-    loaded = load_model(directory, dtype=getattr(torch, dtype), device=choose_device("auto"))
-    verify_tokenizer(directory, loaded.config.vocab_size)
-    data = open_data(place, windows, loaded.config)
-    chosen = windows_of(data, split, limit)
-    made = score(loaded, data, chosen, chunk=tokens, step=step, out=output, monitor=console, extras=extras)
+    if here is None:
+        made = evaluate_alone(request, console)
+    else:
+        made = as_rank(here, lambda: evaluate_rank(here, request, console), console)
+        if here.rank > 0:
+            return
     console.info(f"next: genoctx report {output}")
     if console.json:
         console.emit({"ledger": str(output / "ledger.npz"), **made.summary()})
     bits = made.ledger.totals().bits_acgt
-    if fail_above is not None and bits > fail_above:
+    if fail_above is not None and not bits <= fail_above:  # a loss that is no number fails, too
         raise CheckFailed(f"{bits:.4f} bits/base exceed --fail-above {fail_above}", "see genoctx report")
-
-
-def _refuse_output(output: Path, force: bool) -> None:
-    if output.exists() and not output.is_dir():
-        raise UsageError(f"{output} is a file", "give -o a directory")
-    if (output / "ledger.npz").exists() and not force:
-        raise UsageError(f"{output / 'ledger.npz'} exists", "give another -o, or --force to replace it")

@@ -87,7 +87,7 @@ def train(
         from genoctx.run.local_ranks import start_local
         from genoctx.run.train import check_devices
 
-        check_devices(loaded, nproc)
+        check_devices(loaded.stream.device, nproc)
         return start_local(sys.argv[1:], nproc, verbose=console.verbosity > 1)
     run: dict[str, Any] = {
         "source": config.read_text(),

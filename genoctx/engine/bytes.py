@@ -89,7 +89,7 @@ def _dsa_needs(
     latents, index = (pools * c.index_kpool, c.kv_lora_rank), (pools, c.index_head_dim)
     for row in range(batch):
         yield Need(LATENTS, (layer, "latents", row), latents, dtype)
-        yield Need(LATENTS, (layer, "keys", row), index, wide)
+        yield Need(LATENTS, (layer, "keys", row), index, dtype)
         yield Need(D_LATENTS, (layer, "d_latents", row), latents, wide)
         if keys:
             yield Need(D_LATENTS, (layer, "d_keys", row), index, wide)

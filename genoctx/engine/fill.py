@@ -27,6 +27,7 @@ def draw_weights(sharded: Sharded, shapes: Iterable[tuple[str, Sequence[int]]], 
     """Fresh weights, to the bit those that one process draws for ``seed``; ``shapes`` as in ``drawn``."""
     for name, whole in drawn(sharded.model.config, shapes, seed):
         sharded.part(name).put(whole)
+        del whole  # before the next one is drawn
 
 
 @torch.no_grad()

@@ -103,7 +103,7 @@ class DsaRow:
 
     latents: Prefix
     keys: Prefix
-    """Pooled index keys of all complete pools."""
+    """Pooled index keys of all complete pools, summed in float32 and rounded once to the model's dtype."""
     open_k: Tensor
     """Index keys of the 0..P-1 tokens of the open pool, [o, I]."""
     open_gate: Tensor

@@ -23,7 +23,6 @@ from genoctx.model.parallel.pieces import RowPieces
 from genoctx.model.parallel.rows import extend
 from genoctx_kernels.dsa import indexer_kl, pool_keys, select_pools, sparse_attention
 from genoctx_kernels.dsa.kl import Teacher
-from genoctx_kernels.numerics import accumulator
 
 
 @dataclass(frozen=True)
@@ -84,12 +83,11 @@ class SparseAttention(nn.Module):
         weight, pools = working_like(self.q_a_proj.weight), -(-capacity // self.pool)
         width = self.indexer.k_norm.weight.shape[0]
         empty = weight.new_zeros(0, width)
-        wide = accumulator(weight.dtype)
         zeros = allocate or (lambda shape, dtype: weight.new_zeros(shape, dtype=dtype))
 
         def row() -> DsaRow:
             latents = Storage(zeros((pools * self.pool, self.latent), weight.dtype))
-            keys = Storage(zeros((pools, width), wide))
+            keys = Storage(zeros((pools, width), weight.dtype))
             return DsaRow(Prefix(latents), Prefix(keys), empty, empty)
 
         return DsaCarry(tuple(row() for _ in range(batch)))

@@ -149,12 +149,13 @@ def drawn(
         elif name.endswith("dt_bias"):
             value = _draw_dt_bias(math.prod(shape), generator)
         elif name.endswith("conv1d.weight"):
-            value = torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+            value = torch.randn(*shape, generator=generator).mul_(shape[-1] ** -0.5)
         else:
-            value = torch.randn(*shape, generator=generator) * std
+            value = torch.randn(*shape, generator=generator).mul_(std)
         if name == "embed_tokens.weight" and pad is not None:
             value[pad].zero_()
         yield name, value
+        del value  # one at a time: they may be as large as a device's memory
 
 
 @torch.no_grad()

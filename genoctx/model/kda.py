@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from genoctx.model.carry import Chunk, KdaCarry, working_like
 from genoctx.model.config import ModelConfig
+from genoctx.model.gates import gated_norm, log_decay
 from genoctx.model.linear import Linear
 from genoctx.model.norms import l2_normalise
 from genoctx.model.parallel.edges import Edges, exchange
@@ -61,28 +62,23 @@ class KimiDeltaAttention(nn.Module):
         return KdaCarry((tail, tail, tail), state)
 
     def _log_decay(self, x: Tensor) -> Tensor:
-        """g [B, T, H, K] in (lower_bound, 0): lower_bound * sigmoid(exp(A_log) (f + dt_bias))."""
-        f = up(self.f_b_proj(self.f_a_proj(x))) + up(self.dt_bias)
-        rate = up(self.A_log).exp().unsqueeze(-1)
-        return self.lower_bound * torch.sigmoid(rate * f.unflatten(-1, (self.heads, -1)))
+        """g [B, T, H, K] in (lower_bound, 0)."""
+        return log_decay(self.f_b_proj(self.f_a_proj(x)), self.dt_bias, self.A_log, self.lower_bound)
 
     def _gated(self, out_BTHK: Tensor, x: Tensor) -> Tensor:
-        """Norm first, then a plain sigmoid gate (spec 2.4 step 6)."""
-        gate = up(self.g_b_proj(self.g_a_proj(x))).unflatten(-1, (self.heads, -1))
-        wide = up(out_BTHK.to(x.dtype))
-        normed = torch.nn.functional.rms_norm(wide, wide.shape[-1:], eps=self.eps)
-        return (normed * up(self.o_norm.weight) * torch.sigmoid(gate)).to(x.dtype)
+        """Norm first, then a plain sigmoid gate (spec 2.4 step 6): [B, T, H K]."""
+        return gated_norm(out_BTHK.to(x.dtype), self.g_b_proj(self.g_a_proj(x)), self.o_norm.weight, self.eps)
 
     def forward(self, x: Tensor, chunk: Chunk, carry: KdaCarry) -> tuple[Tensor, KdaCarry]:
         valid = chunk.valid()
         if valid is not None:
             x = x * valid.unsqueeze(-1)
         (q, k, v), tails = self._convolved(x, chunk, carry)
-        q = l2_normalise(q) * self.width**-0.5
+        q = l2_normalise(q, self.width**-0.5)
         beta = torch.sigmoid(self.b_proj(x))
         inputs = (q, l2_normalise(k), v, self._log_decay(x), up(beta), carry.state)
         out, state = kda_piece(*inputs, chunk.pieces.group) if chunk.pieces else kda(*inputs)
-        y = self.o_proj(self._gated(out, x).flatten(-2))
+        y = self.o_proj(self._gated(out, x))
         return y, KdaCarry((tails[0], tails[1], tails[2]), state)
 
     def _convolved(self, x: Tensor, chunk: Chunk, carry: KdaCarry) -> tuple[list[Tensor], tuple[Tensor, ...]]:

@@ -14,7 +14,6 @@ import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -81,20 +80,22 @@ def run_homes(
     *,
     single: bool = True,
 ) -> list[Variant]:
-    """Measure. CheckFailed where two homes do not give the same bits; GenoctxError where a turn dies."""
+    """Measure; the files in ``folder`` have no names, so that nothing stays there, however this ends.
+
+    CheckFailed where two homes do not give the same bits; GenoctxError where a turn dies.
+    """
     found = variants(single)
-    with tempfile.TemporaryDirectory(prefix=".genoctx-bench-", dir=folder) as place:
-        for number in range(1, rounds + 1):
-            for variant in found:
-                say(f"round {number} of {rounds}: {variant.name}")
-                variant.turns.append(_take_turn(variant.name, preset, context, chunk, threads, place))
-                _require_same(variant, found[0])
+    for number in range(1, rounds + 1):
+        for variant in found:
+            say(f"round {number} of {rounds}: {variant.name}")
+            variant.turns.append(_take_turn(variant.name, preset, context, chunk, threads, folder))
+            _require_same(variant, found[0])
     return found
 
 
-def _take_turn(name: str, preset: str, context: int, chunk: int, threads: int, folder: str) -> Turn:
+def _take_turn(name: str, preset: str, context: int, chunk: int, threads: int, folder: Path) -> Turn:
     command = [sys.executable, "-m", "genoctx.run.bench_homes", name, preset, str(context), str(chunk)]
-    done = subprocess.run([*command, str(threads), folder], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, str(threads), str(folder)], capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
         raise GenoctxError(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from genoctx.engine.engine import Engine
 from genoctx.engine.stream import OnChunk, quiet
-from genoctx.errors import UsageError
+from genoctx.errors import UsageError, shared
 from genoctx.files import write_json
 from genoctx.genome.windows import Window
 from genoctx.model.config import ModelConfig
@@ -23,7 +23,7 @@ from genoctx.model.hybrid import Hybrid
 from genoctx.report.context_ledger import FILE as CONTEXTS_FILE
 from genoctx.report.coverage import check_accounts, check_bases, check_coverage
 from genoctx.run.contexts import ContextScorer, check_contexts
-from genoctx.run.data import Data, place
+from genoctx.run.data import Data, place, tokens_of
 from genoctx.run.evaluation import Evaluation
 from genoctx.run.monitor import Monitor
 from genoctx.run.score import ScoredWindow, by_index, other_strand, score_windows
@@ -76,12 +76,10 @@ def evaluate(
     ``ledger.npz`` and ``summary.json`` always, ``ledger-rc.npz`` and ``contexts.npz`` where asked for. Raises
     UsageError, before anything is scored, for contexts or a track that the windows do not allow.
     ``engine``: of many ranks, which all call this at the same time. The first one writes what was found and
-    returns it, the others return a ledger without windows. It takes no ``extras``.
+    returns it, the others return ledgers without windows.
     """
     if engine is not None and extras != NO_EXTRAS:
-        raise UsageError(
-            "many ranks write no more than a ledger", "score with `genoctx eval`, in one process"
-        )
+        _refuse_of_ranks(extras, data, windows, chunk)
     engine = engine or Engine(model, chunk)
     contexts = check_contexts(extras.contexts, windows, data.codec.letters) if extras.contexts else ()
     chosen = by_index(data, in_track_order(windows) if extras.track else windows)
@@ -96,9 +94,9 @@ def evaluate(
             on_chunk(tokens, sweep)
 
         scorer = ContextScorer(engine, data, header, contexts, watched) if contexts else None
-        track = (
-            stack.enter_context(TrackWriter(*extras.track, f"genoctx, step {step}")) if extras.track else None
-        )
+        track = None
+        if extras.track and engine.first:
+            track = stack.enter_context(TrackWriter(*extras.track, f"genoctx, step {step}"))
 
         def on_window(scored: ScoredWindow) -> None:
             if scorer:
@@ -125,6 +123,22 @@ def evaluate(
     _write(made, out, step)
     _tell(made, windows, step, monitor)
     return made
+
+
+def _refuse_of_ranks(extras: Extras, data: Data, windows: Sequence[Window], chunk: int) -> None:
+    """UsageError, the same on every rank, for what many ranks cannot write."""
+    if extras.contexts:
+        raise shared(
+            UsageError,
+            "--contexts reads every window again once it was scored, which many ranks do not do",
+            "score the contexts in one process, or leave out --contexts",
+        )
+    if extras.track and len({-(-tokens_of(data, window) // chunk) for window in windows}) > 1:
+        raise shared(
+            UsageError,
+            "--tracks on many ranks needs windows of as many chunks each: the others are scored out of order",
+            "write the track in one process, or cut a table with one --context",
+        )
 
 
 def _header(engine: Engine, data: Data, windows: Sequence[Window], step: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ from genoctx.config import Config
 from genoctx.model.count import count_active, count_parameters
 from genoctx.run.devices import Fleet
 from genoctx.run.plan import Limits, Plan, make_plan, to_json
-from genoctx.run.plan_fit import changes, cheapest_change, fit, from_the_host
+from genoctx.run.plan_fit import changes, cheapest_change, fit, from_the_host, shortage
 from genoctx.run.plan_flops import NEEDED, NEEDED_LORA, STREAMED, STREAMED_LORA, forward_flops
 from genoctx.run.plan_layout import DEVICE, TIERS, Settings, total
 from genoctx.run.plan_probe import Measured
@@ -48,11 +48,7 @@ class Answer:
     @property
     def problem(self) -> str:
         """Which memory is too small, and by how much."""
-        return "; ".join(
-            f"{tier} memory is short of {self.plan.over(tier) / GIB:,.1f} GiB"
-            for tier in TIERS
-            if self.plan.over(tier) > 0
-        )
+        return shortage(self.plan)
 
     @property
     def flops(self) -> float:

@@ -126,7 +126,7 @@ def window_state(
     tails, state = 3 * (c.linear_conv_kernel_dim - 1) * inner, inner * c.linear_head_dim
     return {
         CARRIES: chunks * batch * n_kda * (tails * item + state * wide),
-        LATENTS: batch * n_dsa * (latents * item + keys * wide),
+        LATENTS: batch * n_dsa * (latents + keys) * item,
         D_LATENTS: batch * n_dsa * (latents * wide + (keys * wide if indexer_kl else 0)),
         IDS: batch * recorded * (n_dsa * c.topk_pools * 4 + n_moe * c.num_experts_per_tok * 2),
         TOKENS: batch * length * (16 + (4 if softmask else 0)),

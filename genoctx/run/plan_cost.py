@@ -128,8 +128,10 @@ def _exchange(config: Config, fleet: Fleet, s: Settings, chunks: int) -> dict[st
     gather = gathered * (2 if s.keep else 3 * chunks) + reduced * (1 if s.keep else chunks)
     routed = tokens / s.cp * len(c.moe_layers) * c.num_experts_per_tok * c.hidden_size * item
     all_to_all = routed * 2 * 4 * (1 - 1 / s.ep)  # there and back: forward, recomputation, backward twice
-    rows = len(c.dsa_layers) * (c.kv_lora_rank * (2 * item + wide) + c.index_head_dim / c.index_kpool * wide)
-    latents = tokens * rows * (1 - 1 / s.cp)
+    keys = c.index_head_dim / c.index_kpool
+    key_gradients = keys * wide if config.loss.indexer_kl > 0 else 0
+    rows = c.kv_lora_rank * (item + wide) + keys * item + key_gradients
+    latents = tokens * len(c.dsa_layers) * rows * (1 - 1 / s.cp)
     state = c.linear_num_heads * c.linear_head_dim**2 * wide
     maps = 4.0 * chunks * len(c.kda_layers) * 2 * state * (s.cp - 1) * config.train.batch
     if fleet.device is None:

@@ -14,7 +14,7 @@ from genoctx.engine.allowed import are_allowed
 from genoctx.run import plan_bytes as b
 from genoctx.run.devices import Fleet
 from genoctx.run.plan import Limits, Plan, make_plan
-from genoctx.run.plan_layout import HOST, MOVABLE, Settings, total
+from genoctx.run.plan_layout import DEVICE, DISK, HOST, MOVABLE, TIERS, Settings
 from genoctx.run.plan_probe import Measured
 from genoctx.sizes import format_size
 
@@ -128,11 +128,10 @@ def cheapest_change(
     least = min(((changes(plan.settings, p.settings), _rank(p)) for p in fitting), key=_effort, default=None)
     if least is not None:
         return "set " + ", ".join(least[0])
-    smallest = _smallest(config, plan)
     if plan.fleet.device is None:
-        missing = smallest.over(HOST)
-        edits = ", ".join(changes(plan.settings, smallest.settings))
-        return f"{missing / 2**30:.1f} GiB more memory, with {edits}"
+        nearest = _nearest(config, plan)
+        edits = ", ".join(changes(plan.settings, nearest.settings))
+        return f"{shortage(nearest)}; make room" + (f", and set {edits}" if edits else "")
     more = _more_devices(config, plan)
     device = plan.fleet.device.name
     return f"more devices: {device}:{more}" if more else f"no number of {device} up to {MOST_DEVICES}"
@@ -148,13 +147,30 @@ def from_the_host(config: Config, plan: Plan) -> Plan | None:
     return fit(config, plan.fleet, plan.length, plan.limits, given)
 
 
-def _smallest(config: Config, plan: Plan) -> Plan:
-    """The candidate that takes least of the host."""
+def shortage(plan: Plan) -> str:
+    """Which memory is too small, and by how much; empty where all fits."""
+    names = {DEVICE: "device memory", HOST: "host memory", DISK: "the disk"}
+    over = {names[tier]: plan.over(tier) for tier in TIERS}
+    return "; ".join(f"{name} is short of {_amount(n)}" for name, n in over.items() if n > 0)
+
+
+def _amount(n: int) -> str:
+    """``21.4 GiB``; below one in MiB, rounded up."""
+    return f"{n / (1 << 30):,.1f} GiB" if n >= 1 << 30 else f"{-(-n // (1 << 20)):,} MiB"
+
+
+def _nearest(config: Config, plan: Plan) -> Plan:
+    """The candidate that lacks the fewest bytes, with as few edits as that takes."""
     plans = (
         make_plan(config, plan.fleet, plan.length, plan.limits, s)
         for s in candidates(plan.fleet, plan.length, plan.settings)
     )
-    return min(plans, key=lambda p: total(p.bytes[HOST]))
+
+    def lacks(candidate: Plan) -> tuple[int, int]:
+        missing = sum(max(0, candidate.over(tier)) for tier in TIERS)
+        return missing, len(changes(plan.settings, candidate.settings))
+
+    return min(plans, key=lacks)
 
 
 def _more_devices(config: Config, plan: Plan) -> int:

@@ -16,9 +16,13 @@ from genoctx.model.config import KDA, SPARSE, ModelConfig
 from genoctx.run.plan_bytes import ITEM, accumulator_item
 from genoctx.run.plan_flops import KDA_BLOCK
 
+NARROW_KEY = 32
+"""Widest key whose blocks are half as long in plain torch (genoctx_kernels/kda/op.py)."""
 EXPERT_ROWS = 16
-"""Rows that each expert's tokens are padded to (genoctx_kernels/moe/op.py); a tile of 64 on a GPU."""
+"""Fewest rows that each expert's tokens are padded to (genoctx_kernels/moe/op.py); a tile of 64 on a GPU."""
 EXPERT_TILE = 64
+EXPERT_CUT = 1024
+"""Rows at which plain torch cuts an expert's tokens; the end is padded by an eighth of itself, about."""
 LOSS_TILE = (8 << 20, 64)
 """Bytes of logits at a time, and the fewest rows of them (genoctx_kernels/loss/op.py)."""
 FEW_LOGITS = 64
@@ -52,26 +56,28 @@ def _site(c: ModelConfig, s: Sizes) -> float:
     """An mHC site with its norm: streams, maps, x before and after the norm, the block's output."""
     n, hidden = c.hc_mult, c.hidden_size
     maps = n * (n + 2)
-    kept = maps + 1 + n + n * n + (n if s.triton else 0)  # raw, inv, post, comb; on a GPU pre, too
+    kept = maps + 1 + 2 * n + n * n  # raw or z, inv, pre, post, comb
+    if not s.triton:  # gates, softmax, the totals of Sinkhorn
+        kept += 2 * n + n * n + (2 * c.hc_sinkhorn_iters - 1) * n
     streams = n * hidden * s.item
-    norm = 2 * hidden * s.item + hidden * s.wide + s.wide
+    norm = 2 * hidden * s.item + s.wide
     return kept * s.wide + streams + norm + hidden * s.item
 
 
 def _kda(c: ModelConfig, s: Sizes) -> float:
     heads, inner = c.linear_num_heads, c.linear_num_heads * c.linear_head_dim
-    # raw q, k, v and v; q and k before and after their norm; the decay's f, sigmoid, g; the gated norm's four
-    narrow, wide = 4 * inner + 2 * c.linear_gate_low_rank, 11 * inner
-    out = inner * s.item if s.up else 0  # in the accumulator's dtype it is the gated product itself
-    if not s.up:
-        wide += inner
-    betas = heads * (s.item + s.up) + 5 * heads * s.wide
-    return narrow * s.item + out + wide * s.wide + betas
+    # raw q, k, v and v; q and k before their norm; the decay's f; the gated product
+    narrow = 8 * inner + 2 * c.linear_gate_low_rank
+    wide = 5 * inner + 3 * heads  # q and k after their norm, g, the gate and what it meets; three norms
+    if not s.triton:
+        block = KDA_BLOCK // 2 if c.linear_head_dim <= NARROW_KEY else KDA_BLOCK
+        wide += 2 * inner + 3 * heads * block + inner * c.linear_head_dim // block  # W, U; a, P, T; states
+    return narrow * s.item + wide * s.wide + heads * (s.item + s.up)
 
 
 def _dsa(c: ModelConfig, s: Sizes) -> float:
     heads, latent = c.num_attention_heads, c.kv_lora_rank
-    norms = c.q_lora_rank * (2 * s.item + s.wide) + latent * (s.item + s.wide)
+    norms = (2 * c.q_lora_rank + latent) * s.item + 2 * s.wide
     queries = heads * (c.qk_nope_head_dim + 2 * latent + c.v_head_dim) * s.item
     ids = (c.topk_pools + 1) * 8 + ((c.topk_pools + 1) * 4 + heads * 4 if s.triton else 0)
     return norms + queries + ids
@@ -108,19 +114,21 @@ def _mlp(c: ModelConfig, index: int, s: Sizes) -> float:
 def _ends(c: ModelConfig, s: Sizes) -> float:
     """The mean of the last streams, its norm, and the loss's inputs."""
     logits = c.vocab_size * s.wide if c.vocab_size <= FEW_LOGITS and not s.triton else 0
-    return c.hidden_size * (2 * s.item + s.wide) + (logits or 16)
+    return 2 * c.hidden_size * s.item + s.wide + (logits or 16)
 
 
-def _padding(c: ModelConfig, s: Sizes) -> float:
+def _padding(c: ModelConfig, tokens: int, s: Sizes) -> float:
     """Bytes of a MoE layer's rows that belong to no token, as expected."""
-    rows = c.n_routed_experts * (EXPERT_TILE if s.triton else EXPERT_ROWS) / 2
+    share = min(tokens * c.num_experts_per_tok / c.n_routed_experts, EXPERT_CUT)
+    padding = EXPERT_TILE / 2 if s.triton else max(EXPERT_ROWS / 2, share / 8)
+    rows = c.n_routed_experts * padding
     return rows * 2 * c.moe_intermediate_size * s.item
 
 
 def saved_bytes(c: ModelConfig, tokens: int, s: Sizes) -> int:
     """Bytes that autograd keeps of a chunk of ``tokens`` (all rows together)."""
     layers = sum(_mixer(c, i, s) + _mlp(c, i, s) for i in range(c.num_hidden_layers))
-    return int(tokens * (layers + _ends(c, s)) + len(c.moe_layers) * _padding(c, s))
+    return int(tokens * (layers + _ends(c, s)) + len(c.moe_layers) * _padding(c, tokens, s))
 
 
 def _kda_work(c: ModelConfig, s: Sizes) -> float:
@@ -166,7 +174,7 @@ def peak_bytes(c: ModelConfig, tokens: int, s: Sizes) -> int:
         peaks.append(kept + (work + streams) * tokens + (fixed if kda else 0))
         kept += _mlp(c, i, s) * tokens
         if c.mlp_layer_types[i] == SPARSE:
-            kept += _padding(c, s)
+            kept += _padding(c, tokens, s)
         peaks.append(kept + (_mlp_work(c, i, s) + streams) * tokens)
     row = c.vocab_size * s.wide
     peaks.append(kept + 3 * min(tokens, max(LOSS_TILE[1], LOSS_TILE[0] // row)) * row)

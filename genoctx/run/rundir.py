@@ -43,6 +43,8 @@ _OWN = (
     "config.toml",
     RESOLVED,
 )
+# what an attempt writes that ends before any work: a wrong path, a glob that matches nothing
+_ATTEMPT = {".lock", "train.log", "provenance.json", "config.toml", RESOLVED}
 _STEP = re.compile(r"step-(\d{6,})")
 
 
@@ -81,8 +83,9 @@ class RunDir:
         """Lock ``path`` and make it a run of ``config``, or continue the one that is there.
 
         ``source`` is the user's TOML text. Raises UsageError when ``path`` holds something else or is
-        in use, and InputError when its run has another config or other inputs. ``fresh`` clears an
-        old run first; files that genoctx did not write stay. ``ranks`` work in it together.
+        in use, and InputError when its run has another config or other inputs; one that failed before
+        any work is no run yet, and takes them. ``fresh`` clears an old run first; files that genoctx did
+        not write stay. ``ranks`` work in it together.
         """
         refuse_foreign(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -90,7 +93,7 @@ class RunDir:
         try:
             if fresh:
                 run._clear()
-            if (path / RESOLVED).exists():
+            if (path / RESOLVED).exists() and _has_begun(path):
                 check_same(path, config, inputs)
                 run.resumed = True
             run._write_head(config, source, inputs, ranks)
@@ -216,6 +219,11 @@ def refuse_foreign(path: Path) -> None:
 def _is_half_written(name: str) -> bool:
     """What ``write_atomic`` of one of our files leaves behind when it is killed."""
     return any(name.startswith(f".{own}.tmp-") for own in _OWN)
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether the run at ``path`` has anything its config has led to: a step, an evaluation, a window."""
+    return any(p.name not in _ATTEMPT and not _is_half_written(p.name) for p in path.iterdir())
 
 
 def checkpoints(path: Path) -> list[Path]:

@@ -70,9 +70,9 @@ def check_layout(config: Config, ranks: int) -> Layout:
     return Layout.of(ranks, dp=p.dp, cp=p.cp, ep=p.ep, experts=config.model.n_routed_experts)
 
 
-def check_devices(config: Config, here: int) -> None:
+def check_devices(device: str, here: int) -> None:
     """UsageError where this machine has fewer GPUs than the ``here`` ranks that would each take one."""
-    if choose_device(config.stream.device).type == "cuda" and here > (there := torch.cuda.device_count()):
+    if choose_device(device).type == "cuda" and here > (there := torch.cuda.device_count()):
         raise UsageError(
             f"{here} ranks on a machine with {there} GPU(s)",
             "start one rank a GPU, or set stream.device = 'cpu'",

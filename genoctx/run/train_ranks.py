@@ -1,8 +1,10 @@
-"""One rank's whole life: join, train, and end in a way that its launcher understands."""
+"""One rank's whole life: join, work, and end in a way that its launcher understands."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from genoctx.config import Config
@@ -19,6 +21,30 @@ def patience(config: Config) -> float:
     return max(1800.0, 2 * config.parallel.hang_seconds)
 
 
+@contextmanager
+def joined(here: Place, device: str, seconds: float) -> Iterator[Joined]:
+    """This process among the ranks, from their meeting until all have left; ``device`` is ``cpu`` or ``cuda``.
+
+    Raises GenoctxError: one that all ranks share as it is, any other with the rank's name. LostContact where
+    another rank is gone.
+    """
+    # FSDP2 warns of views that somebody might change in place; no layer of the model changes an activation
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+    ranks = Joined(here, device, seconds)
+    try:
+        yield ranks
+        ranks.leave()
+    except Exception as error:
+        if isinstance(error, GenoctxError) and is_shared(error):
+            ranks.leave()
+            raise
+        if (lost := lost_contact(error)) is not None:
+            raise lost from error
+        if isinstance(error, GenoctxError):
+            raise _named(here, error) from error
+        raise
+
+
 def train_rank(
     here: Place,
     config: Config,
@@ -29,19 +55,11 @@ def train_rank(
     fresh: bool = False,
     max_seconds: float = 0.0,
 ) -> Outcome:
-    """``train`` as one of many ranks; every launcher's per-rank entry point.
-
-    Raises GenoctxError: one that all ranks share as it is, any other with the rank's name. LostContact where
-    another rank is gone.
-    """
+    """``train`` as one of many ranks; every launcher's per-rank entry point. Errors as in ``joined``."""
     check_layout(config, here.size)
-    check_devices(config, here.local_rank + 1)
-    # FSDP2 warns of views that somebody might change in place; no layer of the model changes an activation
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    device = choose_device(config.stream.device).type
-    ranks = Joined(here, device, seconds=patience(config))
-    try:
-        outcome = train(
+    check_devices(config.stream.device, here.local_rank + 1)
+    with joined(here, choose_device(config.stream.device).type, patience(config)) as ranks:
+        return train(
             config,
             source=source,
             out=out,
@@ -50,17 +68,6 @@ def train_rank(
             max_seconds=max_seconds,
             ranks=ranks,
         )
-    except Exception as error:
-        if isinstance(error, GenoctxError) and is_shared(error):
-            ranks.leave()
-            raise
-        if (lost := lost_contact(error)) is not None:
-            raise lost from error
-        if isinstance(error, GenoctxError):
-            raise _named(here, error) from error
-        raise
-    ranks.leave()
-    return outcome
 
 
 def _named(here: Place, error: GenoctxError) -> GenoctxError:

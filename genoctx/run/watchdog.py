@@ -149,6 +149,7 @@ class Watchdog:
         handle = os.open(self._file(self.report.rank), os.O_RDWR | os.O_CREAT)
         try:
             before = time.monotonic()
+            self._write(handle)
             while not self._over.wait(self.period):
                 self._write(handle)
                 if os.getppid() != self._parent:  # whoever started the ranks cannot stop them any more

@@ -119,6 +119,22 @@ def test_typos_get_a_suggestion(
     assert f"hint: did you mean {guess}?" in err
 
 
+def test_a_value_that_is_no_choice_lists_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["convert", "a", "b", "--to", "xx"]) == 2
+    assert "error: Invalid value for '--to': 'xx' is not one of 'hf', 'genoctx'" in capsys.readouterr().err
+
+
+def test_a_name_that_the_locale_cannot_spell_is_escaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from genoctx.cli import app; app.set_up_console().print('chr\\xe9')"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("chr\\xe9\n", "")
+
+
 def test_missing_argument_points_to_the_verbs_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["show"]) == 2
     err = capsys.readouterr().err

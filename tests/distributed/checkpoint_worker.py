@@ -231,7 +231,7 @@ def main(folder: Path, rank: int, world: int, cases: list[str]) -> None:
         init_method=f"file://{folder / f'meeting-{world}'}",
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=90),
+        timeout=timedelta(seconds=240),
     )
     for text in cases:
         case = Case.of(folder, text)

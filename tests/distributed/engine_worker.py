@@ -275,7 +275,7 @@ def main(folder: Path, rank: int, cases: list[str]) -> None:
         init_method=f"file://{folder / 'meeting'}",
         rank=rank,
         world_size=2,
-        timeout=timedelta(seconds=90),
+        timeout=timedelta(seconds=240),
     )
     for case in cases:
         work, cp, ep, keep, dtype = case.split(":")

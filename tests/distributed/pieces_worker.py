@@ -69,12 +69,13 @@ class Case:
     length: int = 61
     skip: tuple[int, ...] = (0,)
     kpool: int = 4
+    dtype: str = "float64"
 
     @property
     def name(self) -> str:
         cut = "even" if self.shares is None else "-".join(f"{s:g}" for s in self.shares)
         pad = "-".join(map(str, self.skip))
-        rest = f"{self.kl}_balance{self.balance:g}_pad{pad}_pool{self.kpool}_{self.length}"
+        rest = f"{self.kl}_balance{self.balance:g}_pad{pad}_pool{self.kpool}_{self.length}_{self.dtype}"
         return f"ranks{self.ranks}_chunks{len(self.cuts) + 1}_{cut}_{rest}"
 
     @property
@@ -103,10 +104,10 @@ def per(case: Case) -> Denominators:
 
 
 @cache
-def model(balance: bool, kl: str, kpool: int) -> Hybrid:
+def model(balance: bool, kl: str, kpool: int, dtype: str) -> Hybrid:
     """Every parameter random: fresh norms, gates and biases would hide mistakes."""
     config = replace(CONFIG, index_kpool=kpool, index_topk=2 * kpool)
-    made = build(config, dtype=torch.float64, objectives=Objectives(balance, kl))
+    made = build(config, dtype=getattr(torch, dtype), objectives=Objectives(balance, kl))
     generator = torch.Generator().manual_seed(5)
     with torch.no_grad():
         for name, p in made.named_parameters():
@@ -130,7 +131,7 @@ class Scored:
 
 
 def train(case: Case, group: TorchGroup | None) -> tuple[Losses, dict[str, torch.Tensor]]:
-    net = model(case.balance > 0, case.kl, case.kpool)
+    net = model(case.balance > 0, case.kl, case.kpool, case.dtype)
     for p in net.parameters():
         p.grad = None
     losses = train_window(net, case.batch(), case.bounds, case.weights, per(case), group=group)
@@ -196,7 +197,7 @@ def equality(case: Case, group: TorchGroup) -> dict[str, Any]:
 @torch.no_grad()
 def scoring(case: Case, group: TorchGroup) -> dict[str, Any]:
     """Final hidden states of one pass, piece by piece, against one process."""
-    net, batch = model(case.balance > 0, case.kl, case.kpool), case.batch()
+    net, batch = model(case.balance > 0, case.kl, case.kpool, case.dtype), case.batch()
     right = torch.cat([hidden for *_, hidden in walk(net, batch, case.bounds)], 1)
     error, tokens = 0.0, torch.zeros(case.length)
     for start, end, hidden in walk(net, batch, case.bounds, group):
@@ -217,7 +218,7 @@ def deserted(group: TorchGroup) -> dict[str, Any]:
 
     try:
         on_chunk = fail if group.rank == group.size - 1 else (lambda tokens, sweep: None)
-        net = model(False, "off", case.kpool)
+        net = model(False, "off", case.kpool, case.dtype)
         train_window(net, case.batch(), case.bounds, case.weights, per(case), on_chunk, group=group)
     except GenoctxError as error:
         return {"message": error.message}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from live import Live
 from torch import Tensor
 
 from genoctx.config import preset_model
@@ -21,9 +22,11 @@ from genoctx.engine.engine import Engine, StepResult
 from genoctx.engine.mesh import Layout, Mesh
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.engine.sharded import ShardedEngine, ShardedOptimizer, idle, rounds
+from genoctx.engine.sharded_model import sharded_model
 from genoctx.engine.sharding import Sharded, full_tensors, local, shard
 from genoctx.model.block import Objectives
 from genoctx.model.hybrid import Hybrid, build
+from genoctx.model.weights import save_weights
 
 LENGTHS = (66, 40, 66)
 """Three windows for two ranks: a rank is idle, and one round has fewer chunks."""
@@ -124,6 +127,26 @@ def many(case: str, chunk: int = CHUNK) -> tuple[dict[str, object], int]:
     return _found(result, gradients, whole(sharded)), gathers.inside
 
 
+def made(case: str, folder: Path) -> dict[str, dict[str, int]]:
+    """Bytes of this rank while it draws and while it reads a model: its parts, the largest tensor, the peak."""
+    _, cp, ep, dtype = case.split("-")
+    mesh = Mesh(Layout.of(dist.get_world_size(), cp=int(cp), ep=int(ep), experts=4))
+    whole, saved, found = model(getattr(torch, dtype)), folder / case, {}
+    if mesh.rank == 0:
+        saved.mkdir()
+        save_weights(whole, saved)
+    dist.barrier()
+    sizes = [p.nbytes for p in whole.parameters()]
+    for source, init in (("seed", None), ("file", saved)):
+        with Live() as live:
+            sharded = sharded_model(
+                whole.config, mesh, dtype=getattr(torch, dtype), device="cpu", keep=True, seed=0, init=init
+            )
+        parts = sum(part.local.nbytes for _, part in sharded.parts())
+        found[source] = {"parts": parts, "largest": max(sizes), "all": sum(sizes), "peak": live.peak}
+    return found
+
+
 def main(folder: Path, rank: int, world: int, cases: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -131,9 +154,15 @@ def main(folder: Path, rank: int, world: int, cases: list[str]) -> None:
         init_method=f"file://{folder / 'meeting'}",
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=90),
+        timeout=timedelta(seconds=240),
     )
     for case in cases:
+        if case.startswith("made"):
+            every: list[object] = [None] * world
+            dist.all_gather_object(every, made(case, folder))
+            if rank == 0:
+                torch.save(every, folder / f"{case}.pt")
+            continue
         found, gathers = many(case)
         finer = many(case, CHUNK // 3)[1] if case.endswith("-1-1-float64") else gathers
         if rank == 0:

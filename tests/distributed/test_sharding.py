@@ -18,6 +18,8 @@ WORKER = Path(__file__).with_name("sharding_worker.py")
 TWO = ("keep-1-1-float64", "layer-1-1-float64", "keep-1-2-float64", "layer-2-2-float64")
 """keep or layer, cp, ep, dtype."""
 MIXED = ("keep-1-1-bfloat16", "layer-1-1-bfloat16")
+MADE = ("made-1-1-float32", "made-1-2-float32")
+"""A model from nothing: counts the bytes of all tensors that are alive at a time."""
 FOUR = ("layer-2-2-float64",)
 
 
@@ -34,7 +36,7 @@ def start(folder: Path, world: int, cases: tuple[str, ...]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return start(tmp_path_factory.mktemp("two"), 2, TWO + MIXED)
+    return start(tmp_path_factory.mktemp("two"), 2, TWO + MIXED + MADE)
 
 
 def assert_equal(found: dict[str, Any]) -> None:
@@ -78,6 +80,16 @@ def test_kept_weights_are_gathered_once_however_many_chunks(two: dict[str, Any])
     assert coarse == fine > 0
     coarse, fine = two["layer-1-1-float64"]["gathers"]
     assert fine > coarse > two["keep-1-1-float64"]["gathers"][0]
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_no_tensor_but_one_is_ever_whole_while_a_model_is_made(two: dict[str, Any], case: str) -> None:
+    for found in two[case]:
+        drawn, read = found["seed"], found["file"]
+        assert drawn["all"] > 9 * drawn["largest"] and drawn["parts"] < 0.51 * drawn["all"]
+        small = 1024  # indices, counts
+        assert drawn["peak"] <= drawn["parts"] + drawn["largest"] + small
+        assert read["peak"] <= read["parts"] + read["largest"] / 2 + small  # a rank reads its own rows
 
 
 def test_every_rank_walks_as_many_chunks() -> None:

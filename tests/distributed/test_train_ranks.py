@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -68,6 +69,7 @@ class Run:
 
     def hurt(self, number: signal.Signals, *, rank: int | None, after: int = 0) -> tuple[int, str]:
         """Send a signal to a rank or the launcher in the middle of a step, ``after`` some; exit code and stderr."""
+        shutil.rmtree(self.out / "ranks", ignore_errors=True)  # reports of ranks that are gone already
         process = self.start()
         while not self.is_sweeping(after) and process.poll() is None:
             time.sleep(0.02)

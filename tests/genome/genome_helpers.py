@@ -52,3 +52,8 @@ def naive_fasta(data: bytes) -> dict[str, str]:
         else:
             records[name] = records.get(name, "") + "".join(line.split())
     return records
+
+
+def tree(folder):
+    """What lies below ``folder``, sorted."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))

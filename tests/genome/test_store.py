@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import sys
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ from genome_helpers import GENOMES, bgzip, fasta, gzip_members
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genoctx.errors import InputError, UsageError
+from genoctx.errors import InputError
 from genoctx.genome.alphabet import decode, encode
 from genoctx.genome.manifest import Contig, Manifest, content_digest, write_manifest
-from genoctx.genome.region_classes import CLASSES
 from genoctx.genome.store import GenomeStore, ingest
 
 # name of the file: contig, length, runs of N, N, and what Python's own hands counted
@@ -37,12 +35,6 @@ def naive(path) -> bytes:
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
     return ingest([GENOMES / name for name in REAL], tmp_path_factory.mktemp("real") / "store")
-
-
-@pytest.fixture
-def small(tmp_path):
-    (tmp_path / "g.fa").write_bytes(fasta({"a": "ACGTNNacgtRRY", "b": "NNNN", "c": "gattaca"}))
-    return ingest(tmp_path / "g.fa", tmp_path / "store")
 
 
 def test_real_genomes_have_their_known_sizes(real):
@@ -198,132 +190,6 @@ def test_n_runs_over_piece_borders(tmp_path, monkeypatch):
         assert [c.n_runs for c in store.contigs] == [2, 2, 1]
 
 
-# nothing is left, nothing is lost
-
-
-def tree(folder):
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
-
-
-@pytest.mark.parametrize("data", [b">a\nACGT!\n", b"", gzip.compress(b">a\nAC\n" * 9)[:-3]])
-def test_bad_input_leaves_nothing_behind(tmp_path, data):
-    (tmp_path / "g.fa").write_bytes(data)
-    with pytest.raises(InputError):
-        ingest(tmp_path / "g.fa", tmp_path / "new" / "deep" / "store")
-    assert tree(tmp_path) == ["g.fa"]
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
-@pytest.mark.parametrize("where", ["progress", "ingest.write_manifest", "staging.sync_folder"])
-def test_interruption_leaves_nothing_and_keeps_the_old_store(tmp_path, monkeypatch, error, where):
-    (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
-    (tmp_path / "h.fa").write_bytes(b">b\nGGGG\n")
-    old = ingest(tmp_path / "g.fa", tmp_path / "s")
-    before = tree(tmp_path)
-
-    def stop(*_):
-        raise error
-
-    progress = stop if where == "progress" else None
-    if where != "progress":
-        monkeypatch.setattr(f"genoctx.genome.{where}", stop)
-    with pytest.raises(type(error) if isinstance(error, OSError) else error):
-        ingest(tmp_path / "h.fa", tmp_path / "s", force=True, progress=progress)
-    assert tree(tmp_path) == before
-    assert GenomeStore.open(tmp_path / "s").digest == old.digest
-
-
-def test_a_disk_that_fails_behind_our_back(tmp_path, monkeypatch):
-    """Data go to the disk in another thread; its error ends the ingest and names the file."""
-    (tmp_path / "g.fa").write_bytes(fasta({f"c{n}": "ACGT" * 1000 for n in range(400)}))
-    monkeypatch.setattr("genoctx.genome.outfile._STRETCH", 1 << 19)
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    whole = ingest(tmp_path / "g.fa", tmp_path / "whole")
-    assert whole.bases == 1_600_000
-    assert (whole.path / "codes.u8").read_bytes() == bytes([0, 1, 2, 3]) * 400_000
-    monkeypatch.setattr(os, "fdatasync", full)
-    with pytest.raises(OSError, match="No space left") as caught:
-        ingest(tmp_path / "g.fa", tmp_path / "s")
-    assert caught.value.filename.endswith("codes.u8")
-    assert sorted(os.listdir(tmp_path)) == ["g.fa", "whole"]
-
-
-def test_a_failing_rename_brings_the_old_store_back(tmp_path, monkeypatch):
-    (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
-    ingest(tmp_path / "g.fa", tmp_path / "s")
-    before, rename = tree(tmp_path), os.rename
-
-    def fail(source, target):
-        if str(source).endswith(".partial"):
-            raise OSError(5, "Input/output error")
-        rename(source, target)
-
-    monkeypatch.setattr(os, "rename", fail)
-    with pytest.raises(OSError, match="Input/output"):
-        ingest(tmp_path / "g.fa", tmp_path / "s", force=True)
-    assert tree(tmp_path) == before
-
-
-def test_a_taken_place_is_refused_before_reading(tmp_path, small):
-    with pytest.raises(UsageError, match="exists already") as caught:
-        ingest(tmp_path / "missing.fa", small.path)
-    assert "--force" in caught.value.hint
-
-
-def test_force_replaces_a_store_and_nothing_else(tmp_path, small):
-    (tmp_path / "h.fa").write_bytes(b">z\nACGT\n")
-    assert [c.name for c in ingest(tmp_path / "h.fa", small.path, force=True).contigs] == ["z"]
-    assert tree(small.path) == ["codes.u8", "manifest.json", "softmask.bits"]
-    assert tree(tmp_path) == ["g.fa", "h.fa", "store", *(f"store/{name}" for name in tree(small.path))]
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "thesis.tex").write_text("x")
-    for taken in (tmp_path / "precious", tmp_path / "h.fa"):
-        with pytest.raises(UsageError, match="is not a genome store"):
-            ingest(tmp_path / "h.fa", taken, force=True)
-    assert (tmp_path / "precious" / "thesis.tex").exists()
-
-
-def test_a_folder_that_takes_no_files_is_an_error(tmp_path, monkeypatch):
-    """/proc answers every new name with "no such file": there is nothing to wait for."""
-    (tmp_path / "g.fa").write_bytes(b">a\nACGT\n")
-    (tmp_path / ".s.00000000.lock").touch()
-    monkeypatch.setattr("secrets.token_hex", lambda size: "00000000")
-    monkeypatch.setattr("genoctx.genome.staging.sweep", lambda target: None)
-    with pytest.raises(InputError, match="no file can be made in"):
-        ingest(tmp_path / "g.fa", tmp_path / "s")
-    assert tree(tmp_path) == [".s.00000000.lock", "g.fa"]
-
-
-def test_a_link_to_a_store_stays_a_link(tmp_path, small):
-    (tmp_path / "link").symlink_to(small.path)
-    (tmp_path / "h.fa").write_bytes(b">z\nACGT\n")
-    ingest(tmp_path / "h.fa", tmp_path / "link", force=True)
-    assert (tmp_path / "link").is_symlink()
-    assert [c.name for c in GenomeStore.open(small.path).contigs] == ["z"]
-
-
-def test_permissions_follow_the_umask(small):
-    umask = os.umask(0)
-    os.umask(umask)
-    assert small.path.stat().st_mode & 0o777 == 0o777 & ~umask
-
-
-def test_no_input_and_stdin_twice(tmp_path):
-    with pytest.raises(UsageError, match="no FASTA"):
-        ingest([], tmp_path / "s")
-    with pytest.raises(UsageError, match="only once"):
-        ingest(["-", "-"], tmp_path / "s")
-
-
-def test_a_terminal_as_standard_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    with pytest.raises(InputError, match="nothing is piped"):
-        ingest("-", tmp_path / "s")
-
-
 def test_positions_beyond_31_bits(tmp_path):
     """A contig longer than 2^31 with another behind it; the files have holes and take no room."""
     long = 2**31 + 5
@@ -348,37 +214,6 @@ def test_positions_beyond_31_bits(tmp_path):
         assert read("b", 0, 11).tolist() == [4, *range(10)]
     assert store.softmask("a", long - 3, long).tolist() == [True, False, True]
     assert store.softmask("b", 0, 5).tolist() == [True, False, False, False, True]
-
-
-def test_regions_need_an_annotation(small):
-    with pytest.raises(InputError, match="has no annotation") as caught:
-        small.regions("a", 0, 1)
-    assert "--annotation" in caught.value.hint
-    assert not small.annotated
-
-
-def test_an_annotation_is_stored_and_does_not_change_the_digest(tmp_path, small):
-    (tmp_path / "r.bed").write_text("a\t2\t5\nc\t0\t7\n")
-    store = ingest(tmp_path / "g.fa", tmp_path / "with", annotations=[f"{tmp_path / 'r.bed'}=repeat"])
-    repeat = CLASSES.index("repeat")
-    assert (store.regions("a", 0, 13) == repeat).tolist() == [False] * 2 + [True] * 3 + [False] * 8
-    assert [contig.region_counts.get("repeat") for contig in store.contigs] == [3, None, 7]
-    assert store.digest == small.digest
-    assert (
-        store.manifest.regions_sha256 == hashlib.sha256((store.path / "regions.u8").read_bytes()).hexdigest()
-    )
-    assert [source.path for source in store.manifest.annotations] == ["r.bed"]
-    (store.path / "regions.u8").unlink()
-    with pytest.raises(InputError, match=r"regions\.u8"):
-        GenomeStore.open(store.path)
-
-
-def test_a_bad_annotation_leaves_nothing_behind(tmp_path, small):
-    before = tree(tmp_path)
-    for text in ("none.gff", f"{tmp_path / 'g.fa'}=repeat"):
-        with pytest.raises(InputError):
-            ingest(tmp_path / "g.fa", tmp_path / "with", annotations=[text])
-    assert tree(tmp_path) == before
 
 
 def test_many_short_contigs(tmp_path):

@@ -363,6 +363,30 @@ def test_an_edited_table_keeps_own_splits_and_extra_columns(store, tmp_path):
     assert read_table(tmp_path / "t.bed").split("nothing") == ()
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "split", "shared"),
+    [
+        (0, 8, "holdout", 8),
+        (7, 9, "holdout", 1),
+        (1, 3, "holdout", 2),
+        (8, 9, "holdout", 0),
+        (0, 8, "test", 0),
+    ],
+)
+def test_a_training_window_cannot_be_held_out_as_well(store, tmp_path, start, end, split, shared):
+    top = format_table(cut(store, context=8, holdout="b")[0]).split("a\t0\t8")[0]
+    mine = ["a", str(start), str(end), "mine", "0", "+", split, "0", "."]
+    rows = [ROW, ["a", "0", "4", "short", *ROW[4:]], mine]
+    text = top + "".join("\t".join(row) + "\n" for row in rows)
+    if shared:
+        message = broken(tmp_path, text)
+        assert f"share {shared} bases of a" in message
+        assert "mine (holdout)" in message
+    else:
+        (tmp_path / "t.bed").write_text(text)
+        assert len(read_table(tmp_path / "t.bed").windows) == 3
+
+
 def test_a_table_belongs_to_one_store(store, tmp_path):
     table, _ = cut(store, context=8, holdout="b")
     check_store(table, store)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from compare import assert_equal_in_float64, assert_error_bound
@@ -113,6 +115,47 @@ def test_attention(tokens: int, pool: int, top: int, dtype: torch.dtype) -> None
         assert_equal_in_float64(op, reference, inputs)
     else:
         assert_error_bound(op, reference, inputs, dtype)
+
+
+@pytest.fixture
+def undefined_is_nan() -> Iterator[None]:
+    """torch fills memory that nobody has written with NaN while its deterministic mode is on."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("undefined_is_nan")
+@pytest.mark.parametrize("width", [2, 64])
+def test_attention_reads_nothing_undefined(width: int) -> None:
+    """Memory is shared by all tiles, the last of which is smaller; small products take their own way in torch."""
+    q, latents = draw(37, 2, width), draw(37, width, seed=1)
+    ids = select_reference(draw(37, 9, seed=2), 4, 3)
+    seen = visible_reference(ids, 4, 37)
+    assert torch.empty(1).isnan()
+    assert_equal_in_float64(
+        lambda q, c: sparse_attention(q, c, _buffer(c, 4), ids, first=0, pool=4, scale=0.4),
+        lambda q, c: attention_reference(q, c, seen, 0.4)[0],
+        [q, latents],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("cut", [1, 2, 31, 32, 99])
+def test_attention_does_not_depend_on_where_a_window_is_cut(
+    cut: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles begin with the chunk, so a query's place in a tile, and the tile's size, differ: no bit does."""
+    monkeypatch.setattr(attention, "GATHER_BYTES", 1 << 18)
+    tokens, pool = 100, 4
+    q, buffer = draw(tokens, 4, 64).to(dtype), draw(tokens, 64, seed=1).to(dtype)
+    ids = select_reference(draw(tokens, tokens // pool, seed=2), pool, 8)
+
+    def outputs(start: int, stop: int) -> Tensor:
+        own, part = buffer[start:stop], ids[start:stop]
+        return sparse_attention(q[start:stop], own, buffer, part, first=start, pool=pool, scale=0.4)
+
+    assert torch.equal(torch.cat((outputs(0, cut), outputs(cut, tokens))), outputs(0, tokens))
 
 
 def test_attention_of_a_later_chunk_adds_into_the_buffer() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compare import assert_equal_in_float64
+from compare import assert_equal_in_float64, assert_error_bound
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from genoctx_kernels.moe import Pair, routed_experts
+from genoctx_kernels.moe import Pair, op, routed_experts
+from genoctx_kernels.moe.op import OCTAVE, ROWS, padded_rows
 from genoctx_kernels.moe.plan import make_plan
 from genoctx_kernels.moe.reference import routed_experts_reference
 
@@ -33,6 +34,40 @@ def test_outputs_and_gradients(tokens: int, experts: int, choices: int) -> None:
         lambda x, w, gate_up, down: routed_experts(x, chosen, w, gate_up, down, 2.0),
         lambda x, w, gate_up, down: routed_experts_reference(x, chosen, w, gate_up, down, 2.0),
         inputs,
+    )
+
+
+@given(count=st.integers(1, 10**7))
+def test_groups_are_padded_to_few_numbers_of_rows(count: int) -> None:
+    rows = padded_rows(count)
+    assert count <= rows < count + max(ROWS, count / OCTAVE + 1)
+    assert rows % ROWS == 0 and padded_rows(rows) == rows
+
+
+def test_an_octave_has_few_numbers_of_rows() -> None:
+    assert len({padded_rows(count) for count in range(513, 1025)}) == OCTAVE
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 17, 100, 255])
+def test_later_tokens_change_no_bit_of_earlier_ones(tokens: int) -> None:
+    x, weights, chosen = draw(300, 64).float(), draw(300, 2, seed=1).float(), choose_experts(300, 3, 2)
+    gate_up, down = draw(3, 64, 64, seed=2).float(), draw(3, 64, 32, seed=3).float()
+    whole = routed_experts(x, chosen, weights, gate_up, down, 2.0)
+    part = routed_experts(x[:tokens], chosen[:tokens], weights[:tokens], gate_up, down, 2.0)
+    assert torch.equal(part, whole[:tokens])
+
+
+@pytest.mark.parametrize("tokens", [37, 1500])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_low_precision_is_as_exact_as_the_reference(tokens: int, dtype: torch.dtype) -> None:
+    """Padding and partial sums over tokens included; 1,500 tokens are more than are summed at a time."""
+    chosen = choose_experts(tokens, 2, 2)
+    inputs = [draw(tokens, 6), draw(tokens, 2, seed=1), draw(2, 10, 6, seed=2), draw(2, 6, 5, seed=3)]
+    assert_error_bound(
+        lambda x, w, gate_up, down: routed_experts(x, chosen, w, gate_up, down, 2.0),
+        lambda x, w, gate_up, down: routed_experts_reference(x, chosen, w, gate_up, down, 2.0),
+        inputs,
+        dtype,
     )
 
 
@@ -70,7 +105,11 @@ def pairs(experts: int, hidden: int, width: int, rank: int = 3) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("tokens,experts,choices", [(1, 3, 1), (63, 4, 4), (40, 30, 2)])
-def test_adapters_are_added_to_the_weights(tokens: int, experts: int, choices: int) -> None:
+def test_adapters_are_added_to_the_weights(
+    tokens: int, experts: int, choices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups larger than the rows that are summed at a time included."""
+    monkeypatch.setattr(op, "SUMMED", 32)
     chosen = choose_experts(tokens, experts, choices)
     inputs = [draw(tokens, 6), draw(tokens, choices, seed=1)]
     inputs += [3 * draw(experts, 10, 6, seed=2), draw(experts, 6, 5, seed=3), *pairs(experts, 6, 5)]

@@ -89,13 +89,15 @@ def test_sinkhorn_and_its_way_back(iters: int, spread: float) -> None:
         @staticmethod
         def forward(ctx, logits: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
             soft = logits.permute(1, 2, 0).contiguous().softmax(1)
-            ctx.save_for_backward(soft)
-            return sinkhorn(soft, iters, 1e-6).permute(2, 0, 1)
+            y, totals = sinkhorn(soft, iters, 1e-6)
+            ctx.save_for_backward(soft, y, totals)
+            return y.permute(2, 0, 1)
 
         @staticmethod
         def backward(ctx, d_c: Tensor) -> Tensor:  # type: ignore[no-untyped-def]
-            (soft,) = ctx.saved_tensors
-            return sinkhorn_backward(d_c.permute(1, 2, 0), soft, iters, 1e-6).permute(2, 0, 1)
+            soft, y, totals = ctx.saved_tensors
+            y = y.clone()  # the way back uses it up
+            return sinkhorn_backward(d_c.permute(1, 2, 0) * y, y, totals, soft, 1e-6).permute(2, 0, 1)
 
     def reference(logits: Tensor) -> Tensor:
         return sinkhorn_reference(logits, iters, 1e-6)

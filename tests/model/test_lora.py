@@ -249,7 +249,8 @@ def test_frozen_weights_have_no_gradient_no_master_and_no_moment(dtype: torch.dt
 def test_frozen_weights_need_no_inputs_for_their_gradient() -> None:
     frozen = base()
     add_adapters(frozen, Lora(1, 1.0, ("layers.0.self_attn.q_proj",)), seed=0)
-    assert saved_bytes(frozen) < 0.75 * saved_bytes(base())
+    numbers_a_token = (saved_bytes(base()) - saved_bytes(frozen)) / (300 * 8)
+    assert numbers_a_token > 200
 
 
 def test_gradients_are_those_of_the_whole_model() -> None:

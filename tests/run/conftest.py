@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from hub_checkpoint import make_hub, read_hub
 from tiny_run import Data, make_data
+from torch import Tensor
+from whole_run import Whole
 
 from genoctx.model.config import ModelConfig
 from genoctx.model.hybrid import Hybrid
@@ -74,3 +77,22 @@ def phage_data(phage: Data) -> OpenData:
 @pytest.fixture(scope="session")
 def gapped_data(gapped: Data) -> OpenData:
     return open_data(gapped.store, gapped.windows, ModelConfig(vocab_size=16))
+
+
+@pytest.fixture(scope="session")
+def whole(phage: Data, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """Never written to."""
+    return Whole(phage, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="session")
+def hub(tiny_fixtures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With float8, MTP, vision; never written to."""
+    folder = tmp_path_factory.mktemp("hub") / "GLM"
+    make_hub(tiny_fixtures / "checkpoint", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stored(hub: Path) -> dict[str, Tensor]:
+    return read_hub(hub)

@@ -46,7 +46,7 @@ def stopped(ranks: Joined, rank: int) -> list[object]:
 
 def main(folder: Path, rank: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
-    ranks = Joined(Place(rank, 2, rank, "test"), "cpu", 60)
+    ranks = Joined(Place(rank, 2, rank, "test"), "cpu", 240)
     broken = InputError("store is broken", "mend it")
     full = OSError(errno.ENOSPC, "No space left on device", "/disk/file")
     found: dict[str, Any] = {
@@ -60,7 +60,7 @@ def main(folder: Path, rank: int) -> None:
         "stop": stopped(ranks, rank),
     }
     watched = folder / "ranks" / "watch"
-    with ranks.watched(folder, 0.5):
+    with ranks.watched(folder, 60):
         ranks.at("somewhere", patient=True)
         found["watched"] = watched.is_dir()
         ranks.any(False)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,6 +52,22 @@ def test_files_may_cost_a_tenth(
     assert found[1]["ratio"] == pytest.approx(factor) and max(found[1]["ratios"]) == pytest.approx(2 * factor)
     assert run(["bench", "homes"]) == code
     assert f"\t{factor:.3f}\t" in capsys.readouterr().out
+
+
+def test_a_killed_measurement_leaves_nothing_in_the_folder(tmp_path: Path) -> None:
+    """Killed in its first turn with everything in files."""
+    command = ["bench", "homes", str(tmp_path), "--preset", "micro", "--contexts", "512", "--chunk", "64"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "genoctx", *command], stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    said = [process.stderr.readline()]
+    while said[-1] and f": {FILES}" not in said[-1]:
+        said.append(process.stderr.readline())
+    assert said[-1], said
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_other_weights_get_no_figure() -> None:

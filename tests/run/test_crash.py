@@ -62,7 +62,7 @@ class Lives:
         """Exit code of a life that ends at event ``last``, or when the run is done."""
         process = self.context.Process(target=life, args=(self.config, self.out, last, self.seen))
         process.start()
-        process.join(60)
+        process.join(300)
         assert process.exitcode is not None, "a life hangs"
         return process.exitcode
 

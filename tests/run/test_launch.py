@@ -153,16 +153,27 @@ def test_a_stop_is_no_crash_that_torchrun_would_start_anew() -> None:
     assert subprocess.run([sys.executable, "-c", stopped], check=False, env=env).returncode == 0
 
 
-FOLLOW = "import time; from genoctx.run.launch import follow_launcher; follow_launcher(); time.sleep(300)"
+FOLLOW = """
+import sys, time
+from pathlib import Path
+from genoctx.run.launch import follow_launcher
+follow_launcher()
+Path(sys.argv[1]).touch()
+time.sleep(300)
+"""
 
 
 @pytest.mark.parametrize("launched", [True, False])
 def test_a_rank_ends_with_its_launcher_before_the_ranks_have_met(launched: bool, tmp_path: Path) -> None:
-    """Here the launcher is a shell that is gone at once."""
+    """Here the launcher is a shell that is gone as soon as the rank follows it."""
     env = {**os.environ, **({FOLDER: str(tmp_path)} if launched else {})}
-    shell = f"{sys.executable} -c '{FOLLOW}' >/dev/null 2>&1 & echo $!; sleep 3"
+    follows = tmp_path / "follows"
+    shell = f"{sys.executable} -c '{FOLLOW}' '{follows}' >/dev/null 2>&1 & echo $!"
+    shell += f"; while [ ! -e '{follows}' ]; do sleep 0.1; done"
     rank = int(
-        subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, env=env).stdout
+        subprocess.run(
+            ["sh", "-c", shell], capture_output=True, text=True, check=True, env=env, timeout=300
+        ).stdout
     )
     waited = 0
     while (alive := Path(f"/proc/{rank}").exists()) and waited < (300 if launched else 30):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -200,6 +201,17 @@ def test_the_command_ends_with_4_and_one_json_object(capsys: pytest.CaptureFixtu
     assert run([*args, "--host-ram", "64G"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["seconds_per_window"][0] < found["seconds_per_window"][1]
+
+
+def test_a_full_disk_is_told_from_too_little_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """No setting makes a checkpoint smaller: what is missing is room on the disk, in a unit that shows it."""
+    args = ["plan", "--preset", "micro", "--device", "cpu", "--context", "16k", "--no-measure", "--json"]
+    assert run([*args, "--host-ram", "64G", "--disk", "1M"]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert found["change"] == "the disk is short of 10 MiB; make room"
+    assert run([*args, "--host-ram", "1M", "--disk", "64G"]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert re.match(r"host memory is short of \d+ MiB; make room, and set .*homes", found["change"])
 
 
 def test_planning_needs_no_torch() -> None:

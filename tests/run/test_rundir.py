@@ -33,6 +33,12 @@ def save(run: RunDir, step: int, text: str = "weights") -> Path:
     return run.commit_checkpoint(folder, step)
 
 
+def begun(path: Path) -> None:
+    """A run that has something to lose."""
+    with opened(path) as run:
+        save(run, 1)
+
+
 def test_a_new_run_says_what_it_is(tmp_path: Path) -> None:
     with opened(tmp_path / "runs/a") as run:
         assert not run.resumed
@@ -58,7 +64,7 @@ def test_resume_keeps_the_run_and_notes_the_session(tmp_path: Path) -> None:
 
 
 def test_resume_with_another_config_names_the_keys(tmp_path: Path) -> None:
-    opened(tmp_path / "a").close()
+    begun(tmp_path / "a")
     with pytest.raises(InputError) as caught:
         opened(tmp_path / "a", "train.seed=3", "optim.lr=0.5")
     assert "train.seed 0 -> 3" in caught.value.message
@@ -67,8 +73,20 @@ def test_resume_with_another_config_names_the_keys(tmp_path: Path) -> None:
     opened(tmp_path / "a").close()  # the refusal left the lock free and the run alone
 
 
-def test_resume_with_other_windows_shows_both_digests(tmp_path: Path) -> None:
+@pytest.mark.parametrize("work", ["metrics.jsonl", "eval", "window", "ranks"])
+def test_an_attempt_that_failed_before_any_work_takes_another_config(tmp_path: Path, work: str) -> None:
     opened(tmp_path / "a").close()
+    (tmp_path / "a" / "train.log").write_text("error: no weights\n")
+    with opened(tmp_path / "a", "train.seed=3", inputs=Inputs(store="sha256:aa", windows="sha256:cc")) as run:
+        assert not run.resumed
+        assert json.loads((run.path / "config.resolved.json").read_text())["train"]["seed"] == 3
+        (run.path / work).mkdir()  # from here on there is something to lose
+    with pytest.raises(InputError, match=r"train\.seed 3 -> 4"):
+        opened(tmp_path / "a", "train.seed=4")
+
+
+def test_resume_with_other_windows_shows_both_digests(tmp_path: Path) -> None:
+    begun(tmp_path / "a")
     with pytest.raises(InputError, match="windows: digest sha256:bb, now sha256:cc"):
         opened(tmp_path / "a", inputs=Inputs(store="sha256:aa", windows="sha256:cc"))
 
@@ -102,7 +120,7 @@ def test_a_file_in_the_way(tmp_path: Path) -> None:
 
 
 def test_damaged_config_is_named(tmp_path: Path) -> None:
-    opened(tmp_path / "a").close()
+    begun(tmp_path / "a")
     (tmp_path / "a/config.resolved.json").write_text("{")
     with pytest.raises(InputError, match=r"config\.resolved\.json"):
         opened(tmp_path / "a")

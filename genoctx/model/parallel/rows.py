@@ -46,5 +46,6 @@ def extend(
     """
     longer = prefix.recorded(sum(at.counts))
     if longer is None:
-        longer = prefix.extend(at.group.gather_rows(own_TW.detach(), at.counts, kind), multiple)
+        own = own_TW.detach().to(prefix.storage.rows.dtype)  # what is kept is what is sent
+        longer = prefix.extend(at.group.gather_rows(own, at.counts, kind), multiple)
     return longer, _Own.apply(own_TW, longer.storage, prefix.length, at, kind)

@@ -21,7 +21,7 @@ from torch import Tensor
 from genoctx_kernels.dispatch import choose
 from genoctx_kernels.numerics import accumulator
 
-GATHER_BYTES = 1 << 20  # of latents gathered at a time: they are read several times, from the cache
+GATHER_BYTES = 2 << 20  # of latents gathered at a time: they are read several times, from the cache
 
 
 def with_tail(ids_TK: Tensor, first: int, pool: int) -> Tensor:
@@ -49,26 +49,45 @@ class _Selection:
         self.hidden_T1L = ~seen.flatten(1).unsqueeze(1)
         """Of the columns from ``sure_L`` on."""
 
-    def latents(self, pools_SPR: Tensor, queries: slice, width: int) -> Tensor:
-        """The gathered latents [T, L, R] of some queries."""
+    def latents(self, pools_SPR: Tensor, queries: slice, width: int, space: Tensor | None = None) -> Tensor:
+        """The gathered latents [T, L, R] of some queries, in the first rows of ``space`` if there is one."""
         rows = self.rows_TK[queries]
-        return pools_SPR.index_select(0, rows.flatten()).view(len(rows), -1, width)
+        out = None if space is None else space[: rows.numel()]
+        return torch.index_select(pools_SPR, 0, rows.flatten(), out=out).view(len(rows), -1, width)
 
-    def softmax(self, logits_THL: Tensor, queries: slice) -> Tensor:
+    def softmax(self, logits_THL: Tensor, queries: slice, *, in_place: bool = False) -> Tensor:
         """Over the tokens that count; overwrites the logits of the others."""
         logits_THL[..., self.sure_L :].masked_fill_(self.hidden_T1L[queries], float("-inf"))
-        return logits_THL.softmax(-1)
+        return torch.softmax(logits_THL, -1, out=logits_THL if in_place else None)
 
 
-def _products(x_TXR: Tensor, latents_TLR: Tensor, scale: float) -> Tensor:
-    """x . c * scale, [T, X, L]."""
-    return torch.bmm(x_TXR, latents_TLR.mT).to(accumulator(x_TXR.dtype)).mul_(scale)
+class _Space:
+    """Memory of one tile, the same for all: what is read soon after it was written stays in the cache."""
+
+    def __init__(self, q_THR: Tensor, ids_TK: Tensor, pools_SPR: Tensor, *, sides: int) -> None:
+        queries, kept = min(_step(ids_TK, pools_SPR), len(ids_TK)), ids_TK.shape[1]
+        _, heads, width = q_THR.shape
+        self.latents = pools_SPR.new_empty(queries * kept, pools_SPR.shape[1])
+        self.products = q_THR.new_empty(queries, sides * heads, kept * (pools_SPR.shape[1] // width))
+
+
+def _products(x_TXR: Tensor, latents_TLR: Tensor, scale: float, space: Tensor | None = None) -> Tensor:
+    """x . c * scale, [T, X, L], in the first rows of ``space`` if nothing has to be widened."""
+    wide = accumulator(x_TXR.dtype)
+    if space is None or space.dtype != wide:
+        return torch.bmm(x_TXR, latents_TLR.mT).to(wide).mul_(scale)
+    out = space[: len(x_TXR)]
+    return torch.baddbmm(out, x_TXR, latents_TLR.mT, beta=0, alpha=scale, out=out)
+
+
+def _step(ids_TK: Tensor, pools_SPR: Tensor) -> int:
+    """Queries whose gathered latents stay within GATHER_BYTES, at least one."""
+    per_query = ids_TK.shape[1] * pools_SPR.shape[1] * pools_SPR.element_size()
+    return int(max(1, GATHER_BYTES // per_query))
 
 
 def _tiles(ids_TK: Tensor, pools_SPR: Tensor) -> Iterator[slice]:
-    """Queries whose gathered latents stay within GATHER_BYTES."""
-    per_query = ids_TK.shape[1] * pools_SPR.shape[1] * pools_SPR.element_size()
-    step = max(1, GATHER_BYTES // per_query)
+    step = _step(ids_TK, pools_SPR)
     return (slice(start, start + step) for start in range(0, len(ids_TK), step))
 
 
@@ -127,10 +146,11 @@ def _unsupported(q_THR: Tensor, buffer_SR: Tensor) -> str:
 
 def _forward(q: Tensor, pools_SPR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float) -> Tensor:
     out = torch.empty_like(q)
-    selection = _Selection(ids_TK, first, pool)
+    selection, space = _Selection(ids_TK, first, pool), _Space(q, ids_TK, pools_SPR, sides=1)
     for tile in _tiles(ids_TK, pools_SPR):
-        latents = selection.latents(pools_SPR, tile, q.shape[-1])
-        probs = selection.softmax(_products(q[tile], latents, scale), tile)
+        latents = selection.latents(pools_SPR, tile, q.shape[-1], space.latents)
+        logits = _products(q[tile], latents, scale, space.products)
+        probs = selection.softmax(logits, tile, in_place=True)
         torch.bmm(probs.to(q.dtype), latents, out=out[tile])
     return out
 
@@ -150,17 +170,21 @@ def _backward(
     l' = a (do . c - sum a do . c); dq = l' c scale; dc += l' q scale + a do (spec section 2.7).
     Queries and output gradients meet the latents in one product, and make one product of dc.
     """
-    d_q = torch.empty_like(q)
-    selection, heads = _Selection(ids_TK, first, pool), q.shape[1]
+    d_q, heads = torch.empty_like(q), q.shape[1]
+    selection, space = _Selection(ids_TK, first, pool), _Space(q, ids_TK, pools, sides=2)
     for tile in _tiles(ids_TK, pools):
-        latents, sides = selection.latents(pools, tile, q.shape[-1]), torch.cat((q[tile], d_out[tile]), 1)
-        logits, d_probs = _products(sides, latents, scale).split(heads, 1)
+        latents = selection.latents(pools, tile, q.shape[-1], space.latents)
+        sides = torch.cat((q[tile], d_out[tile]), 1)
+        products = _products(sides, latents, scale, space.products)
+        logits, d_probs = products.split(heads, 1)
         probs = selection.softmax(logits, tile)
         d_logits = torch.ops.aten._softmax_backward_data(d_probs, probs, -1, probs.dtype)
         torch.bmm(d_logits.to(q.dtype), latents, out=d_q[tile])
         # d_probs carried the scale, which belongs to d_logits alone
-        weights = torch.cat((d_logits, probs), 1)
-        d_latents = torch.bmm(weights.mT, sides.to(weights.dtype)).to(d_pools.dtype)
+        weights = torch.cat((d_logits, probs), 1, out=products)
+        # the latents of this tile are no longer needed: their gradient takes their place
+        place = latents if latents.dtype == weights.dtype else None
+        d_latents = torch.bmm(weights.mT, sides.to(weights.dtype), out=place).to(d_pools.dtype)
         # an unused id points at pool 0 with weight exactly 0
         d_pools.index_add_(0, selection.rows_TK[tile].flatten(), d_latents.view(-1, pools.shape[1]))
     return d_q

@@ -26,7 +26,8 @@ def pool_keys(k_TD: Tensor, gate_TD: Tensor, ape_PD: Tensor) -> Tensor:
     """Keys of the complete pools among the given tokens: [T // P, D], float32 (float64 for float64).
 
     The first token must open a pool. Per channel, a softmax over the P slots of gate + ape weighs
-    the P keys (spec section 2.8). Ordinary autograd.
+    the P keys (spec section 2.8). Ordinary autograd. Whoever keeps the keys rounds them once, to the
+    model's dtype, and scores what it keeps; the gradient of that rounding is the identity.
     """
     pool = ape_PD.shape[0]
     whole = k_TD.shape[0] // pool * pool
@@ -133,18 +134,19 @@ def select_pools(q_TID: Tensor, w_TI: Tensor, keys_JD: Tensor, first: int, pool:
     """Pools each query attends to: int32 [T, top], ascending ids, -1 where fewer pools are visible.
 
     Query t stands at position ``first + t`` and sees pools j < (first + t + 1) // pool. ``w_TI``
-    already carries the heads' scale. Scores are float32 (float64 for float64) on every path.
+    already carries the heads' scale. Keys may be of any dtype; scores are float32 (float64 for float64)
+    on every path.
     """
     if choose("dsa_indexer", q_TID, w_TI, keys_JD).triton:
         from genoctx_kernels.dsa.triton_select import select
 
         return select(q_TID, w_TI, keys_JD, first, pool, top)
-    q, w, keys = up(q_TID), up(w_TI), up(keys_JD)
+    q, w = up(q_TID), up(w_TI)
     parts = [torch.empty(0, top, dtype=torch.int32, device=q.device)]
     for start in range(0, len(q), QUERY_TILE):
         q_tile, w_tile = q[start : start + QUERY_TILE], w[start : start + QUERY_TILE]
         positions = torch.arange(len(q_tile), device=q.device) + (first + start)
-        parts.append(_select_tile(q_tile, w_tile, keys, positions, pool, top))
+        parts.append(_select_tile(q_tile, w_tile, keys_JD, positions, pool, top))
     return torch.cat(parts)
 
 
@@ -157,7 +159,7 @@ def _select_tile(q: Tensor, w: Tensor, keys: Tensor, positions_T: Tensor, pool: 
     running, scorer = _Running(len(q), top, q), _Scorer(q, w)
     for start in range(0, most, POOL_TILE):
         end = min(start + POOL_TILE, most)
-        tile = keys[start:end]
+        tile = up(keys[start:end])
         if missing := -len(tile) % GROUP:
             tile = torch.nn.functional.pad(tile, (0, 0, 0, missing))
         scores = scorer(tile)

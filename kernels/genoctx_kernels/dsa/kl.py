@@ -67,13 +67,13 @@ class _Part:
         if at.ids_TK is None:
             pools = int(visible[-1])
             self.index: Tensor | None = None
-            self.keys = keys[:pools]
+            self.keys = up(keys[:pools])
             unseen = torch.arange(pools, device=q.device) >= visible.unsqueeze(1)
             mass = _dense_mass(teacher, rows, positions, pools, at.pool)
         else:
             ids = at.ids_TK[rows]
             self.index = ids.long().clamp_min(0)
-            self.keys = keys[self.index]
+            self.keys = up(keys[self.index])
             unseen = ids < 0
             start = at.first + rows.start
             mass = pool_mass(teacher.q_THR[rows], teacher.latents_SR, ids, start, at.pool, teacher.scale)
@@ -154,7 +154,8 @@ def indexer_kl(
     """Sum of the KL over queries that see a pool, float64 scalar.
 
     ``keys_JD`` are the pooled keys of every complete pool so far; ``own_JD`` the ones completed by
-    this chunk once more, where autograd continues. ``ids_TK`` selects the sparse support, None the
+    this chunk once more, as they were before they were rounded to the dtype of ``keys_JD``: only their
+    gradient is used, float32 (float64 for float64). ``ids_TK`` selects the sparse support, None the
     dense one (quadratic in time, linear in memory). Gradients of all keys are added into
     ``d_keys_JD``; without it the chunk must be the first (ValueError otherwise).
     """

@@ -11,6 +11,9 @@ e^{-G} is never formed: G reaches -5 C. scores.py has a and P, inverse.py T = (I
 Diag(beta) K+, one block is S1 = X S0 + Y, X = Diag(e^{G_C}) - K-^T W [K, K] and Y = K-^T T Diag(beta) V, so
 that the walk over blocks is one small product each, and everything else is done for all blocks at once.
 
+Kept for backward: a, P, T, W, U and the entering states; to make them again was a third of its time. What
+follows from queries, keys and decays alone is made again.
+
 Letters: M = batch*heads, N blocks, C tokens per block, K key width, V value width.
 """
 
@@ -38,29 +41,39 @@ class Gradients(NamedTuple):
     state: Tensor
 
 
+class Kept(NamedTuple):
+    """What :func:`backward` wants of :func:`forward`."""
+
+    a_MNCC: Tensor
+    p_MNCC: Tensor
+    inverse_MNCC: Tensor
+    w_MNCK: Tensor
+    u_MNCV: Tensor
+    states_MNKV: Tensor  # entering each block
+
+
 @dataclass(frozen=True)
-class Blocks:
+class Decayed:
+    """Queries and keys with their decays inside blocks."""
+
+    squares: list[Squares]
+    grown_MNCK: Tensor  # e^G
+    left_MNCK: Tensor  # e^{G_C - G}
+    q_in: Tensor  # Q+
+    k_in: Tensor  # K+
+    k_out: Tensor  # K-
+
+
+@dataclass(frozen=True)
+class Blocks(Decayed):
     """Everything about the blocks that does not depend on the entering state."""
 
-    q_MNCK: Tensor
-    k_MNCK: Tensor
     beta_MNC1: Tensor
-    squares: list[Squares]
     a_MNCC: Tensor  # strictly lower, without beta
     p_MNCC: Tensor  # lower, diagonal included
     inverse_MNCC: Tensor  # T
-    grown_MNCK: Tensor  # e^G
-    left_MNCK: Tensor  # e^{G_C - G}
-    k_in: Tensor  # K+
-    k_out: Tensor  # K-
-    u_free: Tensor  # T Diag(beta) V   [M, N, C, V]
     w: Tensor  # T Diag(beta) K+  [M, N, C, K]
     step_MNKK: Tensor  # X
-
-    @property
-    def q_in(self) -> Tensor:
-        """Q+ [M, N, C, K]."""
-        return self.q_MNCK * self.grown_MNCK
 
     @property
     def decay_MNK(self) -> Tensor:
@@ -68,35 +81,32 @@ class Blocks:
         return self.grown_MNCK[..., -1, :]
 
 
-def prepare(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta_MNC: Tensor) -> Blocks:
-    """All block-local work, for every block at once. Inputs [M, N, C, *]."""
+def _decayed(q: Tensor, k: Tensor, g: Tensor) -> Decayed:
     cum = (g * (1 / math.log(2))).cumsum(-2)  # decays are powers of two: see scores.py
-    squares = all_squares(q, k, cum)
-    a, p = score_matrices(q, squares)
-    beta = beta_MNC.unsqueeze(-1)
-    inverse = unit_lower_inverse(a * beta)
     grown, left = cum.exp2(), (cum[..., -1:, :] - cum).exp2_()
-    k_in, k_out = k * grown, k * left
-    solve = inverse * beta_MNC.unsqueeze(-2)
-    w = solve @ k_in
-    step = (k_out.mT @ w).neg_()
-    step.diagonal(dim1=-2, dim2=-1).add_(grown[..., -1, :])
+    return Decayed(all_squares(q, k, cum), grown, left, q * grown, k * grown, k * left)
+
+
+def _blocks(d: Decayed, beta_MNC: Tensor, a: Tensor, p: Tensor, inverse: Tensor, w: Tensor) -> Blocks:
+    step = (d.k_out.mT @ w).neg_()
+    step.diagonal(dim1=-2, dim2=-1).add_(d.grown_MNCK[..., -1, :])
     return Blocks(
-        q_MNCK=q,
-        k_MNCK=k,
-        beta_MNC1=beta,
-        squares=squares,
+        **vars(d),
+        beta_MNC1=beta_MNC.unsqueeze(-1),
         a_MNCC=a,
         p_MNCC=p,
         inverse_MNCC=inverse,
-        grown_MNCK=grown,
-        left_MNCK=left,
-        k_in=k_in,
-        k_out=k_out,
-        u_free=solve @ v,
         w=w,
         step_MNKK=step,
     )
+
+
+def prepare(q: Tensor, k: Tensor, g: Tensor, beta_MNC: Tensor) -> Blocks:
+    """All block-local work but for the values, for every block at once. Inputs [M, N, C, *]."""
+    d = _decayed(q, k, g)
+    a, p = score_matrices(q, d.squares)
+    inverse = unit_lower_inverse(a * beta_MNC.unsqueeze(-1))
+    return _blocks(d, beta_MNC, a, p, inverse, (inverse * beta_MNC.unsqueeze(-2)) @ d.k_in)
 
 
 def _minus(x: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -115,21 +125,23 @@ def _walk(first_MKV: Tensor, steps_NMKK: tuple[Tensor, ...], added_NMKV: tuple[T
     return out.transpose(0, 1)
 
 
-def scan(b: Blocks, state_MKV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def scan(b: Blocks, v: Tensor, state_MKV: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Walk the blocks in order. Returns U [M,N,C,V], entering states [M,N,K,V], the last state."""
-    states = _walk(state_MKV, b.step_MNKK.unbind(1), (b.k_out.mT @ b.u_free).unbind(1))
+    u_free = b.inverse_MNCC @ (b.beta_MNC1 * v)
+    states = _walk(state_MKV, b.step_MNKK.unbind(1), (b.k_out.mT @ u_free).unbind(1))
     entering = states[:, :-1].contiguous()
-    return _minus(b.u_free, b.w, entering), entering, states[:, -1].clone()  # not all states with it
+    return _minus(u_free, b.w, entering), entering, states[:, -1].clone()  # not all states with it
 
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta_MNC: Tensor, state_MKV: Tensor
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Kept]:
     """Outputs [M, N, C, V] and final state [M, K, V]; inputs [M, N, C, *] in the accumulator dtype."""
-    b = prepare(q, k, v, g, beta_MNC)
-    u, states, last = scan(b, state_MKV)
+    b = prepare(q, k, g, beta_MNC)
+    u, states, last = scan(b, v, state_MKV)
     out = torch.bmm(b.q_in.flatten(0, 1), states.flatten(0, 1))
-    return out.baddbmm_(b.p_MNCC.flatten(0, 1), u.flatten(0, 1)).view_as(u), last
+    out.baddbmm_(b.p_MNCC.flatten(0, 1), u.flatten(0, 1))
+    return out.view_as(u), last, Kept(b.a_MNCC, b.p_MNCC, b.inverse_MNCC, b.w, u, states)
 
 
 def scan_back(b: Blocks, d_o: Tensor, d_last: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,18 +155,11 @@ def scan_back(b: Blocks, d_o: Tensor, d_last: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta_MNC: Tensor,
-    state_MKV: Tensor,
-    d_o: Tensor,
-    d_last: Tensor,
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta_MNC: Tensor, kept: Kept, d_o: Tensor, d_last: Tensor
 ) -> Gradients:
-    """Gradients from those of the outputs [M, N, C, V] and of the final state [M, K, V]; recomputes the forward."""
-    b = prepare(q, k, v, g, beta_MNC)
-    u, states, _ = scan(b, state_MKV)
+    """Gradients from those of the outputs [M, N, C, V] and of the final state [M, K, V]."""
+    b = _blocks(_decayed(q, k, g), beta_MNC, *kept[:4])
+    u, states = kept.u_MNCV, kept.states_MNKV
     d_u, d_leaving, d_state = scan_back(b, d_o, d_last)
 
     d_r = b.inverse_MNCC.mT @ d_u

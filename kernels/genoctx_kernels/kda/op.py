@@ -48,12 +48,13 @@ def block_width(tokens: int, keys: int) -> int:
 class _Kda(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(*inputs)
         if not inputs[0].shape[1]:
+            ctx.save_for_backward(*inputs)
             dtype = accumulator(inputs[0].dtype)
             return inputs[2].to(dtype, copy=True), inputs[5].to(dtype, copy=True)
         blocks, state = _Kda._blocks(inputs)
-        out, last = chunked.forward(*[*blocks, state])
+        out, last, kept = chunked.forward(*[*blocks, state])
+        ctx.save_for_backward(*inputs, *kept)
         batch, tokens = inputs[0].shape[:2]
         return from_blocks(out, batch, tokens), last.unflatten(0, (batch, -1))
 
@@ -68,13 +69,16 @@ class _Kda(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor, ...]:
         d_out, d_last = d_outputs
-        inputs = ctx.saved_tensors
+        saved = ctx.saved_tensors  # once: checkpointing hands them out only once
+        inputs, kept = saved[:6], saved[6:]
         if not inputs[0].shape[1]:
             return *(torch.zeros_like(x) for x in inputs[:5]), d_last.to(inputs[5].dtype)
         blocks, state = _Kda._blocks(inputs)
         batch, tokens = inputs[0].shape[:2]
         d_o = to_blocks(d_out, state.dtype, blocks[0].shape[2])
-        grads = chunked.backward(*[*blocks, state, d_o, d_last.to(state.dtype).flatten(0, 1)])
+        q, k, v, g, beta = blocks
+        d_state = d_last.to(state.dtype).flatten(0, 1)
+        grads = chunked.backward(q, k, v, g, beta, chunked.Kept(*kept), d_o, d_state)
         token_grads = [from_blocks(x, batch, tokens) for x in (grads.q, grads.k, grads.v, grads.g)]
         token_grads.append(from_blocks(grads.beta.unsqueeze(-1), batch, tokens).squeeze(-1))
         token_grads.append(grads.state.unflatten(0, (batch, -1)))

@@ -31,10 +31,10 @@ def with_identity(v_BTHV: Tensor, keys: int) -> tuple[Tensor, Tensor]:
     return torch.nn.functional.pad(v_BTHV, (0, keys)), start
 
 
-def _blocks(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> chunked.Blocks:
+def _blocks(q: Tensor, k: Tensor, g: Tensor, beta: Tensor) -> chunked.Blocks:
     dtype, block = accumulator(k.dtype), block_width(k.shape[1], k.shape[3])
-    q, k, v, g = (to_blocks(x, dtype, block) for x in (q, k, v, g))
-    return chunked.prepare(q, k, v, g, to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
+    q, k, g = (to_blocks(x, dtype, block) for x in (q, k, g))
+    return chunked.prepare(q, k, g, to_blocks(beta.unsqueeze(-1), dtype, block).squeeze(-1))
 
 
 def _triton(*tensors: Tensor) -> bool:
@@ -57,8 +57,9 @@ def piece_map(k_BTHK: Tensor, v_BTHV: Tensor, g_BTHK: Tensor, beta_BTH: Tensor) 
 
         last = last_state(k_BTHK, v, g_BTHK, beta_BTH, start)
     else:
-        b = _blocks(k_BTHK, k_BTHK, v, g_BTHK, beta_BTH)
-        last = chunked.scan(b, start.flatten(0, 1))[2].view_as(start)
+        b = _blocks(k_BTHK, k_BTHK, g_BTHK, beta_BTH)
+        values = to_blocks(v, start.dtype, b.w.shape[2])
+        last = chunked.scan(b, values, start.flatten(0, 1))[2].view_as(start)
     return last[..., width:], last[..., :width]
 
 
@@ -76,6 +77,6 @@ def state_gradient(
         from genoctx_kernels.kda.triton_piece import first_gradient
 
         return first_gradient(q_BTHK, k_BTHK, g_BTHK, beta_BTH, d_out_BTHV, nothing)
-    b = _blocks(q_BTHK, k_BTHK, k_BTHK[..., :1], g_BTHK, beta_BTH)  # values play no part
+    b = _blocks(q_BTHK, k_BTHK, g_BTHK, beta_BTH)
     d_out = to_blocks(d_out_BTHV, dtype, b.w.shape[2])
     return chunked.scan_back(b, d_out, nothing.flatten(0, 1))[2].view_as(nothing)

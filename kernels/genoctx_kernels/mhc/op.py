@@ -1,8 +1,9 @@
 """``mhc_read`` and ``mhc_mix``: the two halves of an mHC site, one autograd function each.
 
-Read saves its inputs and the product with ``fn`` (n (n + 2) numbers a token); the maps are computed from
-it again, as columns [n (n + 2), T], so that every operation on them is one sweep over long rows
-(sinkhorn.py). Plain torch here; on a GPU the same in triton_read.py and triton_mix.py.
+The maps are columns [n (n + 2), T], so that every operation on them is one sweep over long rows
+(sinkhorn.py). Read saves its inputs and, for each token, 2 n (n + 2) numbers before Sinkhorn and the n
+totals of each of its normalisations: making them again costs as much as the way back itself, on one
+thread where the rows are short. Plain torch here; on a GPU the same in triton_read.py and triton_mix.py.
 
 Letters: T tokens (any leading batch flattened), N = n streams, D hidden, F = n D, Z = n (n + 2).
 """
@@ -17,25 +18,28 @@ from torch import Tensor
 from genoctx_kernels.dispatch import choose
 from genoctx_kernels.mhc.sinkhorn import sinkhorn, sinkhorn_backward
 from genoctx_kernels.numerics import accumulator
+from genoctx_kernels.product import product, weight_gradient
 
 
 class _Maps(NamedTuple):
-    """What a site computes from its n (n + 2) numbers a token, before Sinkhorn."""
+    """What a site makes of its n (n + 2) numbers a token, before Sinkhorn."""
 
+    inv_T: Tensor  # one rms a token scales the product, never the streams
     z_ZT: Tensor
-    pre_NT: Tensor  # without hc_eps
-    post_NT: Tensor  # without the factor 2
+    gates_2NT: Tensor  # pre without hc_eps, then post without the factor 2
     soft_NNT: Tensor
     scale_Z1: Tensor  # every row's own scale
 
 
-def _maps(raw_ZT: Tensor, inv_T: Tensor, base: Tensor, scale: Tensor, n: int) -> _Maps:
-    rows = torch.tensor((n, n, n * n), device=scale.device)
-    scale_Z1 = scale.to(raw_ZT.dtype).repeat_interleave(rows, output_size=n * (n + 2)).unsqueeze(-1)
-    z = raw_ZT * inv_T
-    a = torch.addcmul(base.to(z.dtype).unsqueeze(-1), z, scale_Z1)
-    gates = torch.sigmoid(a[: 2 * n])
-    return _Maps(z, gates[:n], gates[n:], a[2 * n :].unflatten(0, (n, n)).softmax(1), scale_Z1)
+def _maps(flat_TF: Tensor, fn_ZF: Tensor, base: Tensor, scale: Tensor, n: int, rms_eps: float) -> _Maps:
+    dtype = flat_TF.dtype
+    inv_T = torch.rsqrt(torch.linalg.vector_norm(flat_TF, dim=1).square() / flat_TF.shape[1] + rms_eps)
+    raw_TZ = product(flat_TF, fn_ZF.to(dtype))
+    z = torch.mul(raw_TZ.T, inv_T, out=raw_TZ.new_empty(raw_TZ.shape[::-1]))
+    scales = scale.to(dtype).split(1)
+    scale_Z1 = torch.cat([s.expand(rows) for s, rows in zip(scales, (n, n, n * n), strict=True)]).unsqueeze(1)
+    a = torch.addcmul(base.to(dtype).unsqueeze(-1), z, scale_Z1)
+    return _Maps(inv_T, z, torch.sigmoid(a[: 2 * n]), a[2 * n :].unflatten(0, (n, n)).softmax(1), scale_Z1)
 
 
 class _Read(torch.autograd.Function):
@@ -54,57 +58,53 @@ class _Read(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         dtype, n = accumulator(streams_TND.dtype), streams_TND.shape[1]
         streams = streams_TND.to(dtype)
-        flat = streams.flatten(1)
-        # one rms a token scales the product, never the streams
-        inv_T = torch.rsqrt(torch.linalg.vector_norm(flat, dim=1).square() / flat.shape[1] + rms_eps)
-        raw_ZT = fn_ZF.to(dtype) @ flat.T
-        ctx.save_for_backward(streams_TND, fn_ZF, base, scale, raw_ZT, inv_T)
-        ctx.iters, ctx.hc_eps = iters, hc_eps
-        maps = _maps(raw_ZT, inv_T, base, scale, n)
-        comb_NNT = sinkhorn(maps.soft_NNT, iters, hc_eps)
-        pre_TN = (maps.pre_NT + hc_eps).T.contiguous()  # bmm is slow with other strides
-        x = torch.bmm(pre_TN.unsqueeze(1), streams).squeeze(1)
+        maps = _maps(streams.flatten(1), fn_ZF, base, scale, n, rms_eps)
+        comb_NNT, totals_SNT = sinkhorn(maps.soft_NNT, iters, hc_eps)
+        pre_TN = (maps.gates_2NT[:n] + hc_eps).T.contiguous()  # bmm is slow with other strides
         comb_TNN = comb_NNT.flatten(0, 1).T.contiguous().unflatten(-1, (n, n))
-        return x.to(streams_TND.dtype), 2 * maps.post_NT.T.contiguous(), comb_TNN
+        ctx.save_for_backward(streams_TND, fn_ZF, pre_TN, comb_TNN, totals_SNT, *maps)
+        ctx.hc_eps, ctx.dtypes = hc_eps, (base.dtype, scale.dtype)
+        x = torch.bmm(pre_TN.unsqueeze(1), streams).squeeze(1)
+        return x.to(streams_TND.dtype), 2 * maps.gates_2NT[n:].T.contiguous(), comb_TNN
 
     @staticmethod
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        streams_TND, fn_ZF, base, scale, raw_ZT, inv_T = ctx.saved_tensors
-        dtype, n = raw_ZT.dtype, streams_TND.shape[1]
+        streams_TND, fn_ZF, pre_TN, comb_TNN, totals_SNT, *saved = ctx.saved_tensors
+        maps = _Maps(*saved)
+        dtype, n = pre_TN.dtype, streams_TND.shape[1]
         streams, fn = streams_TND.to(dtype), fn_ZF.to(dtype)
         d_x, d_post, d_comb = (d.to(dtype) for d in d_outputs)
-        maps = _maps(raw_ZT, inv_T, base, scale, n)
-        d_a_ZT = _d_maps(d_x, d_post, d_comb, streams, maps, ctx)
-        d_z = d_a_ZT * maps.scale_Z1
-        d_raw = d_z * inv_T
-        # d inv / d x = -inv^3 x / F
-        along_T = torch.linalg.vecdot(d_z, maps.z_ZT, dim=0) * inv_T.square() / -fn.shape[1]
+        d_a_ZT = torch.empty_like(maps.z_ZT)
+        d_a_ZT[: 2 * n] = _d_gates(d_x, d_post, streams, maps.gates_2NT)
+        y_NNT = _columns(comb_TNN)
+        w_NNT = _columns(d_comb).mul_(y_NNT)
+        d_a_ZT[2 * n :] = sinkhorn_backward(w_NNT, y_NNT, totals_SNT, maps.soft_NNT, ctx.hc_eps).flatten(0, 1)
 
+        d_z = d_a_ZT * maps.scale_Z1
+        d_raw = d_z * maps.inv_T
+        # d inv / d x = -inv^3 x / F
+        along_T = torch.linalg.vecdot(d_z, maps.z_ZT, dim=0) * maps.inv_T.square() / -fn.shape[1]
         flat = streams.flatten(1)
-        d_flat = (d_raw.T @ fn).addcmul_(flat, along_T.unsqueeze(-1))
-        pre_TN = (maps.pre_NT + ctx.hc_eps).T.contiguous()
+        d_flat = product(d_raw.T, fn.T).addcmul_(flat, along_T.unsqueeze(-1))
         d_streams = d_flat.view_as(streams).addcmul_(pre_TN.unsqueeze(-1), d_x.unsqueeze(1))
-        d_fn = (d_raw @ flat).to(fn_ZF.dtype) if ctx.needs_input_grad[1] else None
+        d_fn = weight_gradient(d_raw.T, flat).to(fn_ZF.dtype) if ctx.needs_input_grad[1] else None
         by_row = torch.linalg.vecdot(d_a_ZT, maps.z_ZT).split((n, n, n * n))
-        d_scale = torch.stack([rows.sum() for rows in by_row]).to(scale.dtype)
-        d_base = d_a_ZT.sum(1).to(base.dtype)
+        d_scale = torch.stack([rows.sum() for rows in by_row]).to(ctx.dtypes[1])
+        d_base = d_a_ZT.sum(1).to(ctx.dtypes[0])
         return d_streams.to(streams_TND.dtype), d_fn, d_base, d_scale, None, None, None
 
 
-def _d_maps(
-    d_x_TD: Tensor, d_post_TN: Tensor, d_comb_TNN: Tensor, streams_TND: Tensor, maps: _Maps, ctx: Any
-) -> Tensor:
-    """Gradient [Z, T] of what the sigmoids and the softmax were given."""
-    n = streams_TND.shape[1]
-    d_a = torch.empty_like(maps.z_ZT)
+def _columns(maps_TNN: Tensor) -> Tensor:
+    """A copy in the layout [N, N, T]."""
+    return maps_TNN.movedim(0, -1).clone(memory_format=torch.contiguous_format)
+
+
+def _d_gates(d_x_TD: Tensor, d_post_TN: Tensor, streams_TND: Tensor, gates_2NT: Tensor) -> Tensor:
+    """Gradient [2 N, T] of what the sigmoids were given."""
     # as a row of d_x against n columns: several times the speed of n rows against a column
-    d_pre_T1N = torch.bmm(d_x_TD.unsqueeze(1), streams_TND.mT)
-    sigmoid_backward = torch.ops.aten.sigmoid_backward
-    d_a[:n] = sigmoid_backward(d_pre_T1N.squeeze(1).T, maps.pre_NT)
-    d_a[n : 2 * n] = sigmoid_backward(2 * d_post_TN.T, maps.post_NT)
-    d_comb_NNT = d_comb_TNN.flatten(1).T.contiguous().unflatten(0, (n, n))
-    d_a[2 * n :] = sinkhorn_backward(d_comb_NNT, maps.soft_NNT, ctx.iters, ctx.hc_eps).flatten(0, 1)
-    return d_a
+    d_pre_TN = torch.bmm(d_x_TD.unsqueeze(1), streams_TND.mT).squeeze(1)
+    d_gates = torch.cat((d_pre_TN.T, 2 * d_post_TN.T))
+    return torch.ops.aten.sigmoid_backward(d_gates, gates_2NT)
 
 
 class _Mix(torch.autograd.Function):

@@ -86,7 +86,7 @@ def test_real_numbers(dtype: torch.dtype) -> None:
     g = torch.Generator().manual_seed(0)
     q, w, keys = (torch.randn(*s, generator=g).to(dtype) for s in ((50, 3, 20), (50, 3), (150, 20)))
     exact = expected(q.double(), w.double(), keys.double(), 100, 1, 11)
-    assert torch.equal(select_pools(q, w, keys.float(), 100, 1, 11), exact)
+    assert torch.equal(select_pools(q, w, keys, 100, 1, 11), exact)
 
 
 def test_neither_chunks_nor_later_pools_change_a_choice() -> None:
@@ -105,7 +105,7 @@ def test_no_queries() -> None:
 
 
 def test_fits_the_gpus() -> None:
-    types = {"q_ptr": "*bf16", "w_ptr": "*bf16", "keys_ptr": "*fp32", "out_ptr": "*i32"}
+    types = {"q_ptr": "*bf16", "w_ptr": "*bf16", "keys_ptr": "*bf16", "out_ptr": "*i32"}
     types |= dict.fromkeys(("list_keys_ptr", "list_ids_ptr", "count_ptr", "bar_ptr"), "*i32")
     types |= {"first": "i32", "tokens": "i32", "scale": "fp32"}
     constants = {k: v for k, v in GLM.items() if k.isupper()}
