@@ -235,7 +235,7 @@ def main(folder: Path, rank: int) -> None:
         size: [dist.new_group(list(range(s, s + size))) for s in range(0, WORLD, size)][rank // size]
         for size in (1, 2, 4)
     }
-    brief = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=2))
+    brief = dist.new_group(list(range(WORLD)), timeout=timedelta(seconds=6))
     for number, (work, case) in enumerate(json.loads((folder / "cases.json").read_text())):
         made = Case(**{k: tuple(v) if isinstance(v, list) else v for k, v in case.items()})
         # groups of one size share the work: every group takes the next case

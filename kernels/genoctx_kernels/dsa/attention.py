@@ -145,7 +145,7 @@ def _unsupported(q_THR: Tensor, buffer_SR: Tensor) -> str:
 
 
 def _forward(q: Tensor, pools_SPR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float) -> Tensor:
-    out = torch.empty_like(q)
+    out = q.new_empty(q.shape)  # not with q's strides: a batched product goes query by query into such memory
     selection, space = _Selection(ids_TK, first, pool), _Space(q, ids_TK, pools_SPR, sides=1)
     for tile in _tiles(ids_TK, pools_SPR):
         latents = selection.latents(pools_SPR, tile, q.shape[-1], space.latents)
@@ -170,7 +170,7 @@ def _backward(
     l' = a (do . c - sum a do . c); dq = l' c scale; dc += l' q scale + a do (spec section 2.7).
     Queries and output gradients meet the latents in one product, and make one product of dc.
     """
-    d_q, heads = torch.empty_like(q), q.shape[1]
+    d_q, heads = q.new_empty(q.shape), q.shape[1]
     selection, space = _Selection(ids_TK, first, pool), _Space(q, ids_TK, pools, sides=2)
     for tile in _tiles(ids_TK, pools):
         latents = selection.latents(pools, tile, q.shape[-1], space.latents)
