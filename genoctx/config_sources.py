@@ -31,11 +31,11 @@ def read_file(path: Path, known: Mapping[str, Any]) -> dict[str, Value]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         stem = path.name.removesuffix(".toml")
-        hint = (
-            f"for the preset use --preset {stem}"
-            if stem in list_presets()
-            else "`genoctx show presets` lists some"
-        )
+        hint = "a config is a file of text in TOML; docs/quickstart.md has one"
+        if stem in list_presets():
+            hint = f"for the preset use --preset {stem}"
+        elif isinstance(error, FileNotFoundError):
+            hint = "check the path; `genoctx show presets` lists where to start from"
         raise ConfigError(f"cannot read config {path}: {reason}", hint) from error
     return _values(text, str(path), path.absolute().parent, known)
 

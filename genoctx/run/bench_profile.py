@@ -1,22 +1,26 @@
 """``genoctx bench profile``: what this machine can do, and where the time of one streamed step goes.
 
-Rates first: products of matrices of several shapes and a copy, best of several. Then one step in torch's profiler:
-the time of each kind of op, and the floating-point operations of the matrix products in it, by their shapes, forward
-and backward. An op counts where it was called from: a product inside KDA is KDA's.
+Rates first: products of matrices of several shapes and a copy, best of several. Then one step to count the
+floating-point operations of all matrix products, forward and backward, and one in torch's profiler for the time of
+each kind of op (not both at once: noting shapes doubles the time). An op counts where it was called from: a product
+inside KDA is KDA's.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from genoctx.config import preset_model
 from genoctx.engine.batch import Batch, Coefficients, Denominators, bounds
@@ -28,6 +32,7 @@ from genoctx.model.hybrid import build
 SHAPES = ((2048, 2048, 2048), (2048, 128, 128), (2048, 512, 128), (2048, 32, 2048))
 """Rows, inner width and columns: a large product, nano's projections, its mHC maps and its index scores."""
 
+PRODUCTS = "products of matrices"
 _KINDS = (
     ("KDA", ("_Kda",)),
     ("short convolution", ("_ShortConv",)),
@@ -38,11 +43,20 @@ _KINDS = (
     ("loss", ("_LinearCrossEntropy", "_SmallCrossEntropy")),
     ("optimizer", ("Optimizer.step",)),
     (
-        "products of matrices",
+        PRODUCTS,
         ("aten::mm", "aten::bmm", "aten::addmm", "aten::linear", "aten::matmul", "_Linear", "mkldnn::"),
     ),
 )
 REST = "norms, gates, copies, indexing"
+_PLACES = (
+    ("KDA", "genoctx_kernels/kda/"),
+    ("hyper-connections", "genoctx_kernels/mhc/"),
+    ("indexer: scores and top-k", "genoctx_kernels/dsa/indexer.py"),
+    ("sparse attention", "genoctx_kernels/dsa/"),
+    ("experts", "genoctx_kernels/moe/"),
+    ("loss", "genoctx_kernels/loss/"),
+)
+"""Where the code of each kind that makes products lies."""
 _FACTORS = {
     "aten::mm": (0, 1),
     "aten::bmm": (0, 1),
@@ -114,12 +128,38 @@ def profile_step(preset: str, context: int, chunk: int) -> Profile:
     begin = time.perf_counter()
     step()
     seconds = time.perf_counter() - begin
-    with (
-        _named(),
-        profile(activities=[ProfilerActivity.CPU], record_shapes=True, acc_events=True) as profiler,
-    ):
+    with _Products() as products:
         step()
-    return Profile(context, seconds, *_account(profiler.events()))
+    with _named(), profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+        step()
+    shares = _shares(profiler.events())
+    return Profile(context, seconds, {kind: products.flops[kind] for kind in shares}, shares)
+
+
+class _Products(TorchDispatchMode):
+    """Operations of the matrix products by the kind of op whose code makes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops: dict[str, int] = defaultdict(int)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if name in _FACTORS:
+            shapes = [getattr(x, "shape", ()) for x in args]
+            self.flops[_calling_kind()] += product_flops(name, shapes)
+        return func(*args, **(kwargs or {}))
+
+
+def _calling_kind() -> str:
+    """The kind whose folder the innermost of the calling functions is in; a product of its own else."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        for kind, place in _PLACES:
+            if place in frame.f_code.co_filename:
+                return kind
+        frame = frame.f_back
+    return PRODUCTS
 
 
 @contextmanager
@@ -158,25 +198,20 @@ def product_flops(name: str, shapes: Sequence[Sequence[int]]) -> int:
     return 2 * math.prod(left) * columns
 
 
-def _account(events: Any) -> tuple[dict[str, int], dict[str, float]]:
-    """Operations and part of the time by kind, largest part first.
-
-    An event of a kind takes all that happens in it; other events only their own time.
-    """
+def _shares(events: Any) -> dict[str, float]:
+    """Time by kind, largest first: an event of a kind takes all that happens in it; others only their own time."""
     spent: dict[str, float] = defaultdict(float)
-    flops: dict[str, int] = defaultdict(int)
 
-    def visit(event: Any, within: str) -> None:
-        kind = within or _kind(event.name)
-        if not within:
-            spent[kind or REST] += event.cpu_time_total if kind else event.self_cpu_time_total
-        flops[kind or REST] += product_flops(event.name, event.input_shapes)
+    def visit(event: Any) -> None:
+        if kind := _kind(event.name):
+            spent[kind] += event.cpu_time_total
+            return
+        spent[REST] += event.self_cpu_time_total
         for child in event.cpu_children:
-            visit(child, kind)
+            visit(child)
 
     for event in events:
         if event.cpu_parent is None:
-            visit(event, "")
+            visit(event)
     total = sum(spent.values())
-    kinds = sorted(spent, key=spent.__getitem__, reverse=True)
-    return {kind: flops[kind] for kind in kinds}, {kind: spent[kind] / total for kind in kinds}
+    return {kind: spent[kind] / total for kind in sorted(spent, key=spent.__getitem__, reverse=True)}
