@@ -1,4 +1,4 @@
-"""``genoctx``: the entry point, and the one place where errors become text and exit codes."""
+"""The command line as a function, and the one place where errors become text and exit codes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from typing import Any
 import typer
 
 from genoctx.cli.console import Console, get_console, set_console
+from genoctx.cli.interrupt import came
 from genoctx.cli.options import global_options
 from genoctx.cli.verbs import HELP_NAMES, VERBS, LazyGroup
 from genoctx.errors import GenoctxError, UsageError, from_os_error
 
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line and exit the process."""
-    sys.exit(run(argv))
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -75,7 +71,7 @@ def explain(error: BaseException, console: Console) -> int:
         return EXIT_CLOSED_PIPE
     if console.verbosity >= 2:
         console.info("".join(traceback.format_exception(error)).rstrip())
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if isinstance(error, KeyboardInterrupt | typer.Abort) or (came() and as_genoctx_error(error) is None):
         console.info("interrupted")
         return EXIT_INTERRUPTED
     known = in_our_terms(error, console)

@@ -84,9 +84,8 @@ def summarise(console: Console, store: GenomeStore, head: int, *, stdout: bool) 
     if len(shown) < len(store.contigs):
         hidden = len(store.contigs) - len(shown)
         console.info(f"... and {hidden:,} more: genoctx show {store.path} --head N lists the N longest")
-    console.info(
-        f"{store.name}: {len(store.contigs):,} contigs, {store.bases:,} bases, digest {store.digest}"
-    )
+    contigs = f"{len(store.contigs):,} contig{'s' if len(store.contigs) > 1 else ''}"
+    console.info(f"{store.name}: {contigs}, {store.bases:,} bases, digest {store.digest}")
     parts = [
         f"GC {percent(total['gc'])}",
         f"N {percent(total['n_count'] / store.bases)} in {total['n_runs']:,} runs",

@@ -112,7 +112,7 @@ class ShardedEngine(Engine):
         letters: int = 1,
         on_chunk: OnChunk = quiet,
     ) -> Generator[tuple[int, Scored]]:
-        """Collective; ``on_chunk`` gets the tokens of all ranks. The first rank holds the results of a round."""
+        """Collective. The first rank holds the results of a round; its ``on_chunk`` gets the tokens of all."""
         for chunks, taken in rounds(lengths, self.mesh.layout.dp, self.chunk):
             index = taken[self.mesh.dp_rank]
             batch = self.mesh.together(
@@ -121,11 +121,13 @@ class ShardedEngine(Engine):
                 )
             )
             found: list[tuple[int, Scored]] = []
-            for number, part in enumerate(self.score(batch, subset, letters)):
+            for part in self.score(batch, subset, letters):
                 mine = None if index is None or part.start == part.end else (index, part)
-                found += [one for one in self.mesh.gather(mine) if one is not None]
-                begin = number * self.chunk
-                on_chunk(sum(min(self.chunk, lengths[i] - begin) for i in taken if i is not None), "score")
+                others = [one for one in self.mesh.gather(mine) if one is not None]
+                found += others
+                on_chunk(
+                    sum(len(piece.nats.full) * (piece.end - piece.start) for _, piece in others), "score"
+                )
             refused = True
             try:
                 yield from sorted(found, key=lambda one: (one[0], one[1].start))

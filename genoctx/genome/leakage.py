@@ -18,7 +18,7 @@ from genoctx.genome.kmer_set import KmerReader, KmerSet, collect, found_in
 from genoctx.genome.kmers import Region, check_k
 from genoctx.genome.splits import HOLDOUT, TRAIN
 from genoctx.genome.store import GenomeStore
-from genoctx.genome.window_table import Window, WindowTable
+from genoctx.genome.window_table import Window, WindowTable, rows_digest
 
 K = 31
 SAMPLE = 64
@@ -134,6 +134,7 @@ def with_leakage(table: WindowTable, leakage: Leakage, limit: float) -> WindowTa
         "leak_sampled": f"1/{leakage.one_in}",
         "leak_kmers": leakage.kmers,
         "leak_limit": limit,
+        "leak_rows": rows_digest(table.windows),
     }
     if share is not None and distinct is not None:
         found |= {

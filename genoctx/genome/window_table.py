@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from genoctx.errors import InputError
@@ -48,7 +50,8 @@ class WindowTable:
     header: dict[str, str | int | float] = field(default_factory=dict)
     """``store``, ``store_digest``, ``context``, ``stride``, ``guard``, ``holdout``, ``max_n``, ``seed``,
     ``lost_to_n``, ``genoctx`` (the version); after an audit ``leak_k``, ``leak_sampled``, ``leak_kmers``,
-    ``leak_limit``, ``leak_share``, ``leak_error``, ``leak_distinct``."""
+    ``leak_limit``, ``leak_share``, ``leak_error``, ``leak_distinct``, ``leak_rows`` (of which rows it was); of a
+    table whose rows were edited since then only ``leak_edited``."""
     path: Path | None = None
     """The file it was read from."""
 
@@ -113,7 +116,17 @@ def read_table(path: str | Path) -> WindowTable:
             raise InputError(f"{path} has no header line #{key}", _AGAIN)
     del header["kind"], header["schema"]
     _check_apart(windows, path)
+    if header.get("leak_rows", now := rows_digest(windows)) != now:
+        windows = [replace(window, leak_fraction=None) for window in windows]
+        header = {key: value for key, value in header.items() if not key.startswith("leak_")}
+        header["leak_edited"] = "rows were edited since the audit"
     return WindowTable(tuple(windows), header, path)
+
+
+def rows_digest(windows: Iterable[Window]) -> str:
+    """Of which bases are in which split, whatever their order and strand: what an audit speaks of."""
+    rows = sorted(f"{w.contig}\t{w.start}\t{w.end}\t{w.split}" for w in windows)
+    return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def check_store(table: WindowTable, store: GenomeStore) -> None:

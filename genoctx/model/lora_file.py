@@ -114,7 +114,7 @@ def load_adapted(
     device: str | torch.device = "cpu",
 ) -> Hybrid:
     """The base of a directory of adapters with these beside it."""
-    file = _with_base(directory)
+    file = with_base(directory)
     model = load_model(file.base, dtype=dtype, objectives=objectives, device=device)
     if model.lora:
         merge(model)
@@ -126,7 +126,7 @@ def load_adapted(
 def load_merged(model: Hybrid, directory: Path) -> None:
     """Fill a model without adapters with the base of a directory of adapters, and add these to the weights."""
     trained = {name: p.requires_grad for name, p in model.named_parameters()}
-    file = _with_base(directory)
+    file = with_base(directory)
     load_weights(model, file.base)
     add_adapters(model, file.lora, seed=0)
     load_adapters(model, directory)
@@ -135,7 +135,8 @@ def load_merged(model: Hybrid, directory: Path) -> None:
         parameter.requires_grad_(trained[name])
 
 
-def _with_base(directory: Path) -> AdapterFile:
+def with_base(directory: Path) -> AdapterFile:
+    """The adapters of a directory, whose base is there. InputError where it is not."""
     file = AdapterFile(directory)
     if not (file.base / CONFIG_FILE).is_file():
         raise InputError(

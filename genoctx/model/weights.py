@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from genoctx.model.block import LM_ONLY, Objectives
+from genoctx.model.config import ModelConfig
 from genoctx.model.fp8 import Block, dequantise_into
 from genoctx.model.hub_config import float8_block, read_hub_config, read_hub_json, to_hub
 from genoctx.model.hub_files import WeightFiles
@@ -54,6 +55,17 @@ def read_into(target: Tensor, files: WeightFiles, names: StoredNames, name: str,
         dequantise_into(target, files.read(name), files.read(scale), block)
     else:
         target.copy_(files.read(name))
+
+
+def model_config(directory: Path) -> ModelConfig:
+    """The architecture of a checkpoint, or of what a directory of adapters is added to. Raises InputError."""
+    from genoctx.model.lora_file import is_adapter, with_base
+
+    return (
+        model_config(with_base(directory).base)
+        if is_adapter(directory)
+        else read_hub_config(directory / CONFIG_FILE)
+    )
 
 
 def load_model(

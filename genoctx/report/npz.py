@@ -35,6 +35,11 @@ def read_npz(
     Raises InputError where the file is missing, broken, or not of this ``kind``.
     """
     try:
+        if path.is_file() and not zipfile.is_zipfile(path):  # numpy would talk of pickles
+            raise InputError(
+                f"{path} is not a {kind} file, or is cut short",
+                "give a file that `genoctx eval` wrote, or run it again",
+            )
         with np.load(path, allow_pickle=False) as file:
             found = str(file["kind"]) if "kind" in file else "something else"
             if found != kind:

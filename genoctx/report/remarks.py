@@ -56,7 +56,10 @@ def warnings(report: dict[str, Any]) -> list[str]:
         found.append(f"the windows overlap: {header['overlapping_bases']:,} bases count more than once")
     leakage = header["leakage"]
     if leakage and leakage["audited"] is False:
-        found.append("nobody looked for held-out sequence in the training windows (`genoctx windows --leak`)")
+        why = f": {leakage['reason']}" if leakage.get("reason") else ""
+        found.append(
+            f"nobody looked for held-out sequence in the training windows{why} (`genoctx windows --leak`)"
+        )
     for key in ("store_digest", "context", "split"):
         if before is not None and before.get(key) != after.get(key):
             found.append(f"before and after differ in {key}: {before.get(key)} and {after.get(key)}")

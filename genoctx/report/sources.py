@@ -143,12 +143,12 @@ def read_table_header(ledger: Ledger) -> tuple[dict[str, Any] | None, str]:
 def leakage_of(header: Mapping[str, Any] | None, reason: str = "") -> dict[str, Any]:
     """How much of the held-out windows stands in training, as the audit of a window table found it.
 
-    ``audited``: True, False (nobody looked) or None (no table, for this ``reason``); then ``k``, ``kmers``,
-    ``sampled``, ``share`` and ``distinct`` (None without a k-mer), ``error``, ``limit``.
+    ``audited``: True, False (nobody looked, or not at these rows) or None (no table), these for a ``reason``;
+    then ``k``, ``kmers``, ``sampled``, ``share`` and ``distinct`` (None without a k-mer), ``error``, ``limit``.
     """
     if header is None:
         return {"audited": None, "reason": reason}
     if "leak_k" not in header:
-        return {"audited": False}
+        return {"audited": False, "reason": header.get("leak_edited", "")}
     names = ("k", "kmers", "sampled", "share", "distinct", "error", "limit")
     return {"audited": True, **{name: header.get(f"leak_{name}") for name in names}}

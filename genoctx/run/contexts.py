@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
+import torch
 
+from genoctx.engine.batch import Batch
 from genoctx.engine.engine import Engine
 from genoctx.engine.stream import OnChunk, quiet
 from genoctx.errors import UsageError
 from genoctx.genome.windows import Window
 from genoctx.report.adaptive import AdaptiveModel
 from genoctx.report.context_ledger import ContextBuilder, ContextLedger, piece_starts
-from genoctx.run.data import Data, place
-from genoctx.run.score import ScoredWindow, positions_of, score_bases
+from genoctx.run.data import Data, place, read_batch, tokens_of
+from genoctx.run.score import ScoredWindow, bases_of, codes_of, from_base, positions_of, targets_of
 from genoctx.run.strata import seen_before
 from genoctx.sizes import format_size
 
@@ -51,7 +56,8 @@ def check_contexts(contexts: Sequence[int], windows: Sequence[Window], letters: 
 
 
 class ContextScorer:
-    """Reads each window again at the shorter contexts, once it was scored whole; the adaptive baseline does too."""
+    """Puts every window's second half at its own length into a ledger, then reads all again at the shorter
+    contexts; the adaptive baseline does too."""
 
     def __init__(
         self,
@@ -66,37 +72,62 @@ class ContextScorer:
         self._builder = ContextBuilder(header, [c.name for c in data.store.contigs], contexts)
 
     def add(self, scored: ScoredWindow) -> None:
-        """The second half of a window at every context; the longest was computed already."""
-        window, middle = scored.window, len(scored.codes) // 2
-        place = (window.contig, window.start, window.end)
-        late = np.flatnonzero(scored.targets[middle:])
-        positions = positions_of(window, middle + late)
-        seen = seen_before(scored.codes)[middle:][late]
-        baseline = AdaptiveModel()
-        for number, context in enumerate(self._contexts):
-            if number + 1 < len(self._contexts):
-                nats = second_half(self._engine, self._data, window, context, self._on_chunk)
-            else:
-                nats = scored.nats_acgt[middle:]
-            adaptive = baseline.nats_of_second_half(scored.codes, context)
-            self._builder.add(number, scored.index, place, positions, seen, nats[late], adaptive[late])
+        """A window that was scored whole."""
+        middle = len(scored.codes) // 2
+        self._add(len(self._contexts) - 1, scored.index, scored.window, scored.nats_acgt[middle:])
+
+    def read_shorter(self, windows: Mapping[int, Window]) -> None:
+        """The windows, by their index in the table, once more at every shorter context. Collective."""
+        for number, context in enumerate(self._contexts[:-1]):
+            halves = second_halves(self._engine, self._data, windows, context, self._on_chunk)
+            with closing(halves):
+                for index, nats in halves:
+                    self._add(number, index, windows[index], nats)
+
+    def _add(self, number: int, index: int, window: Window, nats: np.ndarray) -> None:
+        codes, middle = codes_of(self._data, window), len(nats)
+        late = np.flatnonzero(targets_of(self._data, codes)[middle:])
+        adaptive = AdaptiveModel().nats_of_second_half(codes, self._contexts[number])
+        self._builder.add(
+            number,
+            index,
+            (window.contig, window.start, window.end),
+            positions_of(window, middle + late),
+            seen_before(codes)[middle:][late],
+            nats[late],
+            adaptive[late],
+        )
 
     def build(self) -> ContextLedger:
         """The ledger of all windows so far."""
         return self._builder.build()
 
 
-def second_half(
-    engine: Engine, data: Data, window: Window, context: int, on_chunk: OnChunk = quiet
-) -> np.ndarray:
-    """Nats over A, C, G and T of the second half of ``window`` in reading direction, NaN where none is scored:
-    float64 [bases / 2]. Pieces are read side by side, as many as make up one chunk of the engine."""
-    middle = (window.end - window.start) // 2
-    nats = np.full(middle, np.nan)
-    for starts, pieces in _side_by_side(window, context, max(1, engine.chunk // context)):
-        for bases in score_bases(engine, data, pieces, context // 2, on_chunk):
-            nats[starts[bases.row] + bases.offset - middle] = bases.nats_acgt
-    return nats
+def second_halves(
+    engine: Engine, data: Data, windows: Mapping[int, Window], context: int, on_chunk: OnChunk = quiet
+) -> Generator[tuple[int, np.ndarray]]:
+    """Nats over A, C, G and T of the second half of each window, NaN where none is scored: (index, float64
+    [bases / 2]). Pieces are read side by side, as many as make up one chunk of the engine; where many ranks
+    score, the first one gets everything. Close it, as ``Engine.score_all``."""
+    rows = max(1, engine.chunk // context)
+    jobs = [
+        (index, *job) for index, window in windows.items() for job in _side_by_side(window, context, rows)
+    ]
+    lengths = [tokens_of(data, pieces[0]) for _, _, pieces in jobs]
+
+    def read(job: int) -> Batch:
+        return from_base(read_batch(data, jobs[job][2]), data.codec, context // 2)
+
+    words, letters = torch.tensor(data.codec.words), data.codec.letters
+    with closing(engine.score_all(lengths, read, words, letters, on_chunk)) as parts:
+        for index, scored in groupby(parts, key=lambda part: jobs[part[0]][0]):
+            middle = (windows[index].end - windows[index].start) // 2
+            nats = np.full(middle, np.nan)
+            for job, found in groupby(scored, key=itemgetter(0)):
+                batch, begins = read(job), jobs[job][1]
+                for bases in (bases for _, part in found for bases in bases_of(part, batch, data)):
+                    nats[begins[bases.row] + bases.offset - middle] = bases.nats_acgt
+            yield index, nats
 
 
 def _side_by_side(window: Window, context: int, rows: int) -> Iterator[tuple[list[int], list[Window]]]:

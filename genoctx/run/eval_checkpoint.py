@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +16,12 @@ from genoctx.engine.sharded_model import sharded_model
 from genoctx.errors import UsageError
 from genoctx.genome.tokenizer import verify_tokenizer
 from genoctx.genome.window_table import read_table
+from genoctx.genome.windows import Window
 from genoctx.model.config import ModelConfig
-from genoctx.model.hub_config import read_hub_config
-from genoctx.model.hub_fit import CONFIG_FILE
-from genoctx.model.weights import load_model
+from genoctx.model.weights import load_model, model_config
 from genoctx.run.data import Data, open_data, windows_of
 from genoctx.run.device import choose_device
-from genoctx.run.evaluate import LEDGER_FILE, Extras, evaluate
+from genoctx.run.evaluate import LEDGER_FILE, Extras, check_extras, evaluate
 from genoctx.run.evaluation import Evaluation
 from genoctx.run.launch import Place
 from genoctx.run.monitor import Monitor
@@ -29,8 +29,8 @@ from genoctx.run.rundir import checkpoint_at, checkpoint_step
 from genoctx.run.train import check_devices, prepare_machine
 from genoctx.run.train_ranks import joined
 
-PATIENCE = 1800.0
-"""Seconds that a rank waits for another at all."""
+HANG_SECONDS = 600.0
+"""For which no rank may stand still; the default of ``parallel.hang_seconds``."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +73,30 @@ class Request:
         if self.extras.track and self.extras.track[0].exists():
             raise UsageError(f"{self.extras.track[0]} exists", "give another file, or --force to replace it")
 
-    def open(self, config: ModelConfig) -> Data:
-        """Store and table, and the tokenizer of the checkpoint compared with ours; InputError or ConfigError."""
+    def open(self, config: ModelConfig, many: bool = False) -> tuple[Data, Sequence[Window]]:
+        """What is scored, once all is looked at that may be wrong with it; GenoctxError where something is.
+
+        ``many`` ranks write less (``check_extras``).
+        """
         verify_tokenizer(self.checkpoint, config.vocab_size)
-        return open_data(self.genome, self.windows, config)
+        data = open_data(self.genome, self.windows, config)
+        windows = windows_of(data, self.split, self.limit)
+        check_extras(self.extras, data, windows, self.chunk, many)
+        return data, windows
 
 
 def evaluate_alone(request: Request, monitor: Monitor) -> Evaluation:
     """In this process, which holds the whole model."""
     request.refuse_output()
-    checkpoint, _ = request.checkpoint, request.genome  # looked for before the weights are read
+    data, windows = request.open(model_config(request.checkpoint))
     prepare_machine(threads=0)
-    model = load_model(checkpoint, dtype=request.dtype, device=choose_device("auto"))
-    data = request.open(model.config)
+    model = load_model(request.checkpoint, dtype=request.dtype, device=choose_device("auto"))
     return evaluate(
         model,
         data,
-        windows_of(data, request.split, request.limit),
+        windows,
         chunk=request.chunk,
-        step=checkpoint_step(checkpoint),
+        step=checkpoint_step(request.checkpoint),
         out=request.out,
         monitor=monitor,
         extras=request.extras,
@@ -112,28 +117,31 @@ def evaluate_rank(here: Place, request: Request, monitor: Monitor) -> Evaluation
     check_devices("auto", here.local_rank + 1)
     prepare_machine(threads=0)
     device = choose_device("auto")
-    with joined(here, device.type, PATIENCE) as ranks:
+    with joined(here, device.type, HANG_SECONDS) as ranks:
         ranks.once(request.refuse_output)
         config = ranks.together(lambda: _config(request.checkpoint))
-        data = ranks.together(lambda: request.open(config))
-        windows = ranks.together(lambda: windows_of(data, request.split, request.limit))
-        engine = _engine(request, config, layout_for(ranks.size, len(windows)), device)
-        return evaluate(
-            engine.model,
-            data,
-            windows,
-            chunk=request.chunk,
-            step=checkpoint_step(request.checkpoint),
-            out=request.out,
-            monitor=ranks.monitor(monitor),
-            extras=request.extras,
-            engine=engine,
-        )
+        data, windows = ranks.together(lambda: request.open(config, many=True))
+        with ranks.watched(request.out):
+            ranks.at("reading the weights", patient=True)
+            engine = _engine(request, config, layout_for(ranks.size, len(windows)), device)
+            ranks.watch_layers(engine.model.layers)
+            return evaluate(
+                engine.model,
+                data,
+                windows,
+                chunk=request.chunk,
+                step=checkpoint_step(request.checkpoint),
+                out=request.out,
+                monitor=ranks.monitor(monitor),
+                on_chunk=lambda *_: ranks.at("scoring"),
+                extras=request.extras,
+                engine=engine,
+            )
 
 
 def _config(checkpoint: Path) -> ModelConfig:
     refuse_adapters(checkpoint)
-    return read_hub_config(checkpoint / CONFIG_FILE)
+    return model_config(checkpoint)
 
 
 def _engine(request: Request, config: ModelConfig, layout: Layout, device: torch.device) -> ShardedEngine:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from genoctx.engine.engine import Engine
 from genoctx.engine.stream import OnChunk, quiet
-from genoctx.errors import UsageError, shared
+from genoctx.errors import UsageError
 from genoctx.files import write_json
 from genoctx.genome.windows import Window
 from genoctx.model.config import ModelConfig
@@ -78,10 +78,8 @@ def evaluate(
     ``engine``: of many ranks, which all call this at the same time. The first one writes what was found and
     returns it, the others return ledgers without windows.
     """
-    if engine is not None and extras != NO_EXTRAS:
-        _refuse_of_ranks(extras, data, windows, chunk)
+    contexts = check_extras(extras, data, windows, chunk, many=engine is not None)
     engine = engine or Engine(model, chunk)
-    contexts = check_contexts(extras.contexts, windows, data.codec.letters) if extras.contexts else ()
     chosen = by_index(data, in_track_order(windows) if extras.track else windows)
     header = _header(engine, data, windows, step)
     passes = 1 + extras.rc + len(contexts[:-1])
@@ -106,13 +104,15 @@ def evaluate(
                 track.add(scored.window.contig, scored.window.start, nats)
 
         ledger = score_windows(engine, data, chosen, header, watched, on_window)
+        if scorer:
+            scorer.read_shorter(chosen)
         reverse = None
         if extras.rc:
             turned = {index: other_strand(window) for index, window in chosen.items()}
             reverse = score_windows(engine, data, turned, {**header, "strand": "-"}, watched)
-    made = Evaluation(ledger, reverse, scorer.build() if scorer else None)
     if not engine.first:
-        return made
+        return Evaluation(ledger, reverse, None)
+    made = Evaluation(ledger, reverse, scorer.build() if scorer else None)
     for part in (ledger, reverse):
         if part:
             check_coverage(part, data.table)
@@ -125,20 +125,21 @@ def evaluate(
     return made
 
 
-def _refuse_of_ranks(extras: Extras, data: Data, windows: Sequence[Window], chunk: int) -> None:
-    """UsageError, the same on every rank, for what many ranks cannot write."""
-    if extras.contexts:
-        raise shared(
-            UsageError,
-            "--contexts reads every window again once it was scored, which many ranks do not do",
-            "score the contexts in one process, or leave out --contexts",
-        )
-    if extras.track and len({-(-tokens_of(data, window) // chunk) for window in windows}) > 1:
-        raise shared(
-            UsageError,
-            "--tracks on many ranks needs windows of as many chunks each: the others are scored out of order",
-            "write the track in one process, or cut a table with one --context",
-        )
+def check_extras(
+    extras: Extras, data: Data, windows: Sequence[Window], chunk: int, many: bool = False
+) -> tuple[int, ...]:
+    """All contexts, ascending, the window's own at the end; none where none was asked for.
+
+    Raises UsageError for contexts or a track that the windows do not allow; ``many`` ranks allow less.
+    """
+    if extras.track:
+        in_track_order(windows)
+        if many and len({-(-tokens_of(data, window) // chunk) for window in windows}) > 1:
+            raise UsageError(
+                "--tracks on many ranks needs windows of as many chunks each: the others are scored out of order",
+                "write the track in one process, or cut a table with one --context",
+            )
+    return check_contexts(extras.contexts, windows, data.codec.letters) if extras.contexts else ()
 
 
 def _header(engine: Engine, data: Data, windows: Sequence[Window], step: int) -> dict[str, object]:

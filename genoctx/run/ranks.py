@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
@@ -72,12 +74,13 @@ class Ranks:
         """Signals and the time limit, as one request that all ranks see at the same chunk."""
         return StopSignals(max_seconds)
 
-    def watched(self, run: Path, hang_seconds: float) -> AbstractContextManager[object]:
+    def watched(self, folder: Path, log: Path | None = None) -> AbstractContextManager[object]:
         """Within it a rank that stands still is noticed, once ``at`` says where they all are.
 
-        A collective that another rank left undone raises LostContact.
+        The ranks' reports lie in ``folder`` meanwhile, and ``log`` is told how it ended. A collective that
+        another rank left undone raises LostContact.
         """
-        del run, hang_seconds
+        del folder, log
         return nullcontext()
 
     def at(self, where: str, *, patient: bool = False) -> None:
@@ -90,8 +93,8 @@ class Ranks:
 class Joined(Ranks):
     """One of many processes. Talks over gloo on the host, beside whatever the devices use."""
 
-    def __init__(self, place: Place, device: str, seconds: float) -> None:
-        """Wait until all ranks are there. ``seconds``: how long a rank may wait for another at all."""
+    def __init__(self, place: Place, device: str, hang_seconds: float) -> None:
+        """Wait until all ranks are there. ``hang_seconds``: how long one may stand still; 0 for ever."""
         cuda = device == "cuda"
         if cuda:
             torch.cuda.set_device(place.local_rank)
@@ -100,8 +103,9 @@ class Joined(Ranks):
                 backend(cuda),
                 rank=place.rank,
                 world_size=place.size,
-                timeout=datetime.timedelta(seconds=seconds),
+                timeout=datetime.timedelta(seconds=patience(hang_seconds)),
             )
+        self._hang_seconds = hang_seconds
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._group = dist.new_group(backend="gloo")
         self._watchdog: Watchdog | None = None
@@ -111,6 +115,7 @@ class Joined(Ranks):
 
     def together(self, action: Callable[[], T]) -> T:
         result, error = _attempt(action)
+        self._arrive()
         told: list[Any] = [None] * self.size
         dist.all_gather_object(told, error, group=self._group)
         failures = [t for t in told if t is not None]
@@ -120,11 +125,29 @@ class Joined(Ranks):
 
     def once(self, action: Callable[[], T]) -> T:
         box: list[Any] = [_attempt(action) if self.first else None]
+        self._arrive()
         dist.broadcast_object_list(box, src=0, group=self._group)
         result, error = box[0]
         if error is not None:
             raise shared(*error)
         return result
+
+    def _arrive(self) -> None:
+        """Wait for the others after work that one of them may hang in, while there is no watchdog to name it."""
+        if self._watchdog is not None or not self._hang_seconds:
+            return
+        begin, limit = time.monotonic(), datetime.timedelta(seconds=self._hang_seconds)
+        try:
+            dist.monitored_barrier(self._group, limit, wait_all_ranks=True)
+        except RuntimeError as error:
+            absent = _absent(str(error))
+            if not absent or time.monotonic() - begin < 0.9 * self._hang_seconds:
+                raise gone() from error
+            raise GenoctxError(
+                f"no sign of rank {absent} of {self.size} for {self._hang_seconds:g} s, outside of the work itself",
+                "look at that machine and its way to the files, or raise parallel.hang_seconds; what was finished "
+                "is complete",
+            ) from error
 
     def any(self, flag: bool) -> bool:
         return bool(self.most(int(flag)))
@@ -141,12 +164,16 @@ class Joined(Ranks):
         return _AgreedStop(max_seconds, self)
 
     @contextmanager
-    def watched(self, run: Path, hang_seconds: float) -> Iterator[None]:
-        folder = run / "ranks" / "watch"
-        self.once(lambda: _empty(folder))
-        bite = partial(_end_job, self.rank, run / "train.log")
+    def watched(self, folder: Path, log: Path | None = None) -> Iterator[None]:
+        reports = folder / "ranks" / "watch"
+        self.once(lambda: _empty(reports))
+        seen_by_all = not self.any(not reports.is_dir())
+        bite = partial(_end_job, self.rank, log)
         try:
-            with Watchdog(folder, self.rank, self.size, hang_seconds, bite) as self._watchdog:
+            if seen_by_all:
+                with Watchdog(reports, self.rank, self.size, self._hang_seconds, bite) as self._watchdog:
+                    yield
+            else:  # a folder that machines do not share: the connection's timeout is left
                 yield
         except Exception as error:
             if (lost := lost_contact(error)) is not None:
@@ -155,9 +182,10 @@ class Joined(Ranks):
         finally:
             self._watchdog = None
             if self.first:
-                shutil.rmtree(folder, ignore_errors=True)
-                with suppress(OSError):
-                    folder.parent.rmdir()
+                shutil.rmtree(reports, ignore_errors=True)
+                with suppress(OSError):  # what was made for the reports alone
+                    reports.parent.rmdir()
+                    folder.rmdir()
 
     def at(self, where: str, *, patient: bool = False) -> None:
         if self._watchdog is not None:
@@ -173,8 +201,20 @@ class Joined(Ranks):
 
     def leave(self) -> None:
         """The end of this process's part; collective."""
+        self._arrive()
         dist.barrier(group=self._group)
         dist.destroy_process_group()
+
+
+def patience(hang_seconds: float) -> float:
+    """Seconds that a rank waits for another at all. The watchdog speaks first; this is for ranks that lost theirs."""
+    return max(1800.0, 2 * hang_seconds)
+
+
+def _absent(said: str) -> str:
+    """The ranks that a barrier waited for in vain, by what it says on the first rank."""
+    found = re.search(r"Ranks ([\d, ]+) failed to pass monitoredBarrier", said)
+    return found[1].strip() if found else ""
 
 
 def _empty(folder: Path) -> None:
@@ -182,13 +222,14 @@ def _empty(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _end_job(rank: int, log: Path, error: GenoctxError, hung: Sequence[Report]) -> None:
+def _end_job(rank: int, log: Path | None, error: GenoctxError, hung: Sequence[Report]) -> None:
     """End this process, and those that hang where they are on this machine: none would end by itself."""
     if not hand_over(rank, error):
         sys.stderr.write(f"error: {error.message}\nhint: {error.hint}\n")
         sys.stderr.flush()
-    with suppress(OSError), log.open("a", encoding="utf-8") as file:
-        file.write(f"ended: {error.message}\n")
+    if log is not None:
+        with suppress(OSError), log.open("a", encoding="utf-8") as file:
+            file.write(f"ended: {error.message}\n")
     for report in hung:
         if report.host == socket.gethostname() and report.process != os.getpid():
             with suppress(OSError):
@@ -229,6 +270,14 @@ class _AgreedStop(StopSignals):
         return True
 
 
+def gone() -> LostContact:
+    """What the ranks that are left say."""
+    return LostContact(
+        "another rank is gone; this one cannot go on alone",
+        "the launcher names the rank that ended; the same command goes on from the last checkpoint",
+    )
+
+
 def lost_contact(error: BaseException) -> LostContact | None:
     """What to say when a collective broke because another rank is gone; None for any other error."""
     words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
@@ -237,9 +286,6 @@ def lost_contact(error: BaseException) -> LostContact | None:
         if isinstance(fault, LostContact):
             return fault
         if isinstance(fault, dist.DistError) or any(word in str(fault) for word in words):
-            return LostContact(
-                "another rank is gone; this one cannot go on alone",
-                "the launcher names the rank that ended; the same command goes on from the last checkpoint",
-            )
+            return gone()
         fault = fault.__cause__
     return None

@@ -22,11 +22,10 @@ from genoctx.run.driver import drive
 from genoctx.run.launch import Place
 from genoctx.run.loop import Outcome
 from genoctx.run.monitor import Monitor
-from genoctx.run.ranks import backend
+from genoctx.run.ranks import backend, patience
 from genoctx.run.relay import Chatter, Message
 from genoctx.run.remote_rank import Job, run_rank
 from genoctx.run.rundir import checkpoint_step, latest_checkpoint
-from genoctx.run.train_ranks import patience
 
 try:
     import ray
@@ -135,7 +134,7 @@ def _trainer(job: Job, desk: Any, nproc: int, folder: str) -> TorchTrainer:
     return TorchTrainer(
         _work,
         train_loop_config={"job": job, "desk": desk},
-        torch_config=TorchConfig(backend(gpu), timeout_s=int(patience(job.config))),
+        torch_config=TorchConfig(backend(gpu), timeout_s=int(patience(job.config.parallel.hang_seconds))),
         scaling_config=train.ScalingConfig(num_workers=nproc, use_gpu=gpu),
         run_config=train.RunConfig(
             name="genoctx",

@@ -16,7 +16,7 @@ from genoctx.engine.engine import Engine, Scored
 from genoctx.engine.stream import OnChunk, quiet
 from genoctx.errors import GenoctxError, InputError
 from genoctx.genome.alphabet import reverse_complement
-from genoctx.genome.codec import NO_TARGET, scored_bases
+from genoctx.genome.codec import NO_TARGET, Codec, scored_bases
 from genoctx.genome.windows import Window
 from genoctx.report.ledger import Ledger, LedgerBuilder
 from genoctx.run.data import Data, place, read_batch, tokens_of
@@ -57,26 +57,22 @@ class ScoredWindow:
 OnWindow = Callable[[ScoredWindow], None]
 
 
-def score_bases(
-    engine: Engine, data: Data, windows: Sequence[Window], first: int = 0, on_chunk: OnChunk = quiet
-) -> Iterator[Bases]:
-    """Windows of one length side by side in one streamed pass, chunk by chunk.
+def from_base(batch: Batch, codec: Codec, first: int) -> Batch:
+    """``batch`` with what lies before offset ``first`` (a whole number of words) to be read and not scored."""
+    skipped = first // codec.letters - _ahead(codec)
+    targets = batch.targets_BT.clone()
+    targets[:, : max(0, skipped)] = NO_TARGET
+    return replace(batch, targets_BT=targets)
 
-    What lies before offset ``first`` (a whole number of words) is read and not scored.
-    """
-    batch, codec = read_batch(data, windows), data.codec
-    letters, ahead = codec.letters, 1 - len(codec.prefix)  # position t predicts word t + ahead
-    if first and (skipped := first // letters - ahead) > 0:
-        targets = batch.targets_BT.clone()
-        targets[:, :skipped] = NO_TARGET
-        batch = replace(batch, targets_BT=targets)
-    for part in engine.score(batch, torch.tensor(codec.words), letters, on_chunk):
-        yield from bases_of(part, batch, data)
+
+def _ahead(codec: Codec) -> int:
+    """Position t predicts word t + this."""
+    return 1 - len(codec.prefix)
 
 
 def bases_of(part: Scored, batch: Batch, data: Data) -> Iterator[Bases]:
     """What a chunk says about the bases of ``batch``, row by row."""
-    letters, ahead = data.codec.letters, 1 - len(data.codec.prefix)
+    letters, ahead = data.codec.letters, _ahead(data.codec)
     has_target = (batch.targets_BT[:, part.start : part.end] >= 0).numpy()
     for row, keep in enumerate(has_target):
         word = np.arange(part.start, part.end)[keep] + ahead
@@ -88,6 +84,17 @@ def bases_of(part: Scored, batch: Batch, data: Data) -> Iterator[Bases]:
 def positions_of(window: Window, offset: np.ndarray) -> np.ndarray:
     """Where on the contig the bases at ``offset`` in reading direction lie."""
     return window.start + offset if window.strand == "+" else window.end - 1 - offset
+
+
+def codes_of(data: Data, window: Window) -> np.ndarray:
+    """The bases of ``window`` in reading direction: uint8."""
+    codes = data.store.codes(window.contig, window.start, window.end)
+    return codes if window.strand == "+" else reverse_complement(codes)
+
+
+def targets_of(data: Data, codes: np.ndarray) -> np.ndarray:
+    """Which bases of a window of ``codes`` are scored: bool [bases]."""
+    return scored_bases(codes, data.codec.letters, bool(data.codec.prefix))
 
 
 def by_index(data: Data, windows: Sequence[Window]) -> dict[int, Window]:
@@ -143,9 +150,7 @@ def score_windows(
 def _collect(
     data: Data, window: Window, index: int, builder: LedgerBuilder, scored: Iterable[Bases]
 ) -> ScoredWindow:
-    codes = data.store.codes(window.contig, window.start, window.end)
-    if window.strand == "-":
-        codes = reverse_complement(codes)
+    codes = codes_of(data, window)
     strata = strata_of(data.store, window.contig, window.start, window.end)
     nats = np.full(len(codes), np.nan)
     for bases in scored:
@@ -161,8 +166,7 @@ def _collect(
             truth=codes[bases.offset],
         )
         nats[bases.offset] = bases.nats_acgt
-    targets = scored_bases(codes, data.codec.letters, bool(data.codec.prefix))
-    return ScoredWindow(index, window, codes, targets, nats)
+    return ScoredWindow(index, window, codes, targets_of(data, codes), nats)
 
 
 def _account(builder: LedgerBuilder, scored: ScoredWindow, data: Data) -> None:

@@ -54,7 +54,7 @@ def train(
     with (
         _open(config, data, source, out, fresh, ranks) as run,
         monitor.log_to(run.log_path),
-        ranks.watched(run.path, config.parallel.hang_seconds),
+        ranks.watched(run.path, run.log_path),
         ranks.stop_signals(max_seconds) as stop,
     ):
         if (before := ranks.once(lambda: _finished(config, run))) is not None:

@@ -16,13 +16,8 @@ from genoctx.run.ranks import Joined, lost_contact
 from genoctx.run.train import Outcome, check_devices, check_layout, train
 
 
-def patience(config: Config) -> float:
-    """Seconds that a rank waits for another at all. The watchdog speaks first; this is for ranks that lost theirs."""
-    return max(1800.0, 2 * config.parallel.hang_seconds)
-
-
 @contextmanager
-def joined(here: Place, device: str, seconds: float) -> Iterator[Joined]:
+def joined(here: Place, device: str, hang_seconds: float) -> Iterator[Joined]:
     """This process among the ranks, from their meeting until all have left; ``device`` is ``cpu`` or ``cuda``.
 
     Raises GenoctxError: one that all ranks share as it is, any other with the rank's name. LostContact where
@@ -30,7 +25,7 @@ def joined(here: Place, device: str, seconds: float) -> Iterator[Joined]:
     """
     # FSDP2 warns of views that somebody might change in place; no layer of the model changes an activation
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    ranks = Joined(here, device, seconds)
+    ranks = Joined(here, device, hang_seconds)
     try:
         yield ranks
         ranks.leave()
@@ -58,7 +53,7 @@ def train_rank(
     """``train`` as one of many ranks; every launcher's per-rank entry point. Errors as in ``joined``."""
     check_layout(config, here.size)
     check_devices(config.stream.device, here.local_rank + 1)
-    with joined(here, choose_device(config.stream.device).type, patience(config)) as ranks:
+    with joined(here, choose_device(config.stream.device).type, config.parallel.hang_seconds) as ranks:
         return train(
             config,
             source=source,

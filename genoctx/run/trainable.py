@@ -41,10 +41,10 @@ def choose_what_is_trained(model: Hybrid, config: Config) -> None:
 
 def describe_trained(model: Hybrid) -> str:
     """``12,288 of 1,050,000 parameters are trained``; empty where all are that can be."""
-    able = [p for name, p in model.named_parameters() if not name.endswith("e_score_correction_bias")]
-    trained = sum(p.numel() for p in able if p.requires_grad)
-    total = sum(p.numel() for p in able)
-    if not model.lora and trained == total:
+    fixed = [p.numel() for name, p in model.named_parameters() if name.endswith("e_score_correction_bias")]
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    total = sum(p.numel() for p in model.parameters())
+    if not model.lora and trained == total - sum(fixed):
         return ""
     rank = f", adapters of rank {model.lora.rank}" if model.lora else ""
     return f"{trained:,} of {total:,} parameters are trained ({100 * trained / total:.3g} %){rank}"

@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -39,6 +40,37 @@ def show_raises(monkeypatch: pytest.MonkeyPatch) -> Raiser:
 
 def in_new_process(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy"])
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_ctrl_c_while_a_module_is_imported_is_one_word(
+    module: str, swallowed: bool, tmp_path: Path, genomes: Path
+) -> None:
+    """Whatever error the half-imported module then ends in."""
+    body = "import os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    os.getpid()\n"
+    body += (
+        "finally:\n    raise AttributeError('no attribute matrix')\n" if swallowed else "finally:\n    'x'\n"
+    )
+    (tmp_path / f"{module}.py").write_text(body)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "genoctx",
+            "ingest",
+            str(genomes / "lambda_phage.fa.gz"),
+            "-o",
+            str(tmp_path / "s"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT / 'kernels'}"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (130, "interrupted\n", "")
+    assert not (tmp_path / "s").exists()
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])

@@ -15,13 +15,14 @@ from tiny_run import Data, make_data
 
 from genoctx.cli import app
 from genoctx.model.weights import save_weights
+from genoctx.report.context_ledger import ContextLedger
 from genoctx.report.ledger import Ledger
 from genoctx.run.eval_checkpoint import layout_for
 from genoctx.run.trainer import build_model
 
 LIMIT = 3
 """Windows over two ranks: one of them is idle for a round."""
-ARGUMENTS = ("--limit", str(LIMIT), "--chunk", "600", "--dtype", "float64", "--rc")
+ARGUMENTS = ("--limit", str(LIMIT), "--chunk", "600", "--dtype", "float64", "--rc", "--contexts", "128,512")
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +45,23 @@ def checkpoint(data: Data, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "hub"
 
 
-def on_two_ranks(*arguments: str) -> subprocess.CompletedProcess[str]:
+def torchrun(*arguments: str) -> subprocess.Popen[str]:
+    """Two ranks; ``arguments`` are what torchrun starts."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    return subprocess.run(
-        [*command, "-m", "genoctx", "eval", *arguments],
-        capture_output=True,
+    return subprocess.Popen(
+        [*command, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=300,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+
+
+def on_two_ranks(*arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of an evaluation."""
+    ranks = torchrun("-m", "genoctx", "eval", *arguments)
+    out, said = ranks.communicate(timeout=300)
+    return ranks.returncode, out, said
 
 
 def command(checkpoint: Path, data: Data, folder: Path) -> list[str]:
@@ -76,13 +84,12 @@ def alone(checkpoint: Path, data: Data, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def two(
-    checkpoint: Path, data: Data, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def two(checkpoint: Path, data: Data, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
+    """Where two ranks wrote, and what they said."""
     folder = tmp_path_factory.mktemp("two")
-    done = on_two_ranks(*command(checkpoint, data, folder), "--json")
-    assert done.returncode == 0, done.stderr
-    return folder, done
+    code, out, said = on_two_ranks(*command(checkpoint, data, folder), "--json")
+    assert code == 0, said
+    return folder, out, said
 
 
 def assert_same(mine: Ledger, theirs: Ledger) -> None:
@@ -97,33 +104,53 @@ def assert_same(mine: Ledger, theirs: Ledger) -> None:
 
 @pytest.mark.parametrize("name", ["ledger.npz", "ledger-rc.npz"])
 def test_two_ranks_write_the_ledger_of_one_process(
-    name: str, two: tuple[Path, subprocess.CompletedProcess[str]], alone: Path
+    name: str, two: tuple[Path, str, str], alone: Path
 ) -> None:
     assert_same(Ledger.load(two[0] / "ev" / name), Ledger.load(alone / "ev" / name))
 
 
-def test_two_ranks_write_the_track_of_one_process(
-    two: tuple[Path, subprocess.CompletedProcess[str]], alone: Path
-) -> None:
+def test_two_ranks_write_the_track_of_one_process(two: tuple[Path, str, str], alone: Path) -> None:
     assert (two[0] / "t.bedgraph").read_text() == (alone / "t.bedgraph").read_text()
 
 
-def test_one_rank_talks(two: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    folder, done = two
-    found = json.loads(done.stdout)
+def test_one_rank_talks(two: tuple[Path, str, str]) -> None:
+    folder, out, said = two
+    found = json.loads(out)
     assert found["windows"] == LIMIT and found["ledger"] == str(folder / "ev/ledger.npz")
-    assert done.stderr.count("held-out loss at step") == 1
+    assert said.count("held-out loss at step") == 1
     assert sorted(p.name for p in (folder / "ev").iterdir()) == [
+        "contexts.npz",
         "ledger-rc.npz",
         "ledger.npz",
         "summary.json",
     ]
 
 
-def test_what_ranks_cannot_write_is_said_once(checkpoint: Path, data: Data, tmp_path: Path) -> None:
-    done = on_two_ranks(*command(checkpoint, data, tmp_path), "--contexts", "512")
-    assert done.returncode != 0 and done.stderr.count("error: --contexts") == 1, done.stderr
-    assert "score the contexts in one process" in done.stderr and not (tmp_path / "ev").exists()
+def test_two_ranks_write_the_contexts_of_one_process(two: tuple[Path, str, str], alone: Path) -> None:
+    mine, theirs = (ContextLedger.load(folder / "ev" / "contexts.npz") for folder in (two[0], alone))
+    assert mine.contexts == theirs.contexts == (128, 512, 1024)
+    for name in ("windows", "context", "window", "contig", "block_start", "seen", "count"):
+        assert np.array_equal(getattr(mine, name), getattr(theirs, name)), name
+    assert mine.adaptive_nats_sum is not None and theirs.adaptive_nats_sum is not None
+    assert np.array_equal(mine.adaptive_nats_sum, theirs.adaptive_nats_sum)
+    assert np.abs(mine.nats_acgt_sum - theirs.nats_acgt_sum).max() <= 1e-10
+
+
+def test_what_cannot_be_written_is_said_once_and_leaves_nothing(
+    checkpoint: Path, data: Data, tmp_path: Path
+) -> None:
+    code, _, said = on_two_ranks(*command(checkpoint, data, tmp_path), "--contexts", "96")
+    assert code != 0 and said.count("error: ") == 1, said
+    assert "cannot be cut into 96" in said and not (tmp_path / "ev").exists()
+
+
+def test_a_rank_that_hangs_is_named(checkpoint: Path, data: Data, tmp_path: Path) -> None:
+    """It stops while it scores: nobody waits for it for ever."""
+    worker = Path(__file__).with_name("hanging_eval.py")
+    ranks = torchrun(str(worker), *command(checkpoint, data, tmp_path))
+    said = ranks.communicate(timeout=120)[1]
+    assert ranks.returncode != 0 and "rank 1 of 2" in said and "gives no sign of life" in said, said
+    assert not (tmp_path / "ev" / "ledger.npz").exists()
 
 
 @pytest.mark.parametrize(

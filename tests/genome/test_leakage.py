@@ -13,7 +13,9 @@ from genoctx.errors import UsageError
 from genoctx.genome import leakage
 from genoctx.genome.leakage import audit, sample_rate, with_leakage, work
 from genoctx.genome.store import ingest
+from genoctx.genome.window_table import rows_digest
 from genoctx.genome.windows import Window, cut, read_table, write_table
+from genoctx.report.sources import leakage_of
 
 OPPOSITE = str.maketrans("ACGT", "TGCA")
 MASK = 2**64 - 1
@@ -255,6 +257,7 @@ def test_what_was_found_goes_into_the_table(locus, tmp_path):
         "leak_share": round(found.share, 6),
         "leak_error": 0.0,
         "leak_distinct": round(found.distinct_share, 6),
+        "leak_rows": rows_digest(table.windows),
     }
     assert {w.leak_fraction for w in again.split("train")} == {None}
     held = again.split("holdout")
@@ -265,6 +268,24 @@ def test_what_was_found_goes_into_the_table(locus, tmp_path):
     columns = next(line for line in lines if line.startswith("#chrom")).split("\t")
     assert columns[-1] == "leak_fraction"
     assert all(line.endswith("\t.") for line in lines if "\ttrain\t" in line)
+
+
+def test_an_audit_does_not_speak_of_rows_edited_since(locus, tmp_path):
+    """Of another order or strand it does."""
+    table, _ = cut(locus, context=16384, holdout="hg38*")
+    path = tmp_path / "t.bed"
+    write_table(with_leakage(table, audit(locus, table.windows, k=21), 0.25), path)
+    lines = path.read_text().splitlines(keepends=True)
+    rows = [line for line in lines if not line.startswith("#")]
+    header = lines[: len(lines) - len(rows)]
+    path.write_text("".join([*header, *(row.replace("\t+\t", "\t-\t") for row in reversed(rows))]))
+    assert "leak_share" in read_table(path).header
+    path.write_text("".join([*header, *rows[1:]]))
+    edited = read_table(path)
+    assert {key for key in edited.header if key.startswith("leak")} == {"leak_edited"}
+    assert {w.leak_fraction for w in edited.windows} == {None}
+    told = leakage_of(edited.header)
+    assert told["audited"] is False and "edited since the audit" in told["reason"]
 
 
 def test_a_table_where_nothing_could_be_looked_at_claims_no_share(tmp_path):

@@ -1,4 +1,4 @@
-"""One of the two ranks of test_ranks.py: ``ranks_worker.py FOLDER RANK``. What it found goes to ``RANK.json``."""
+"""One of the two ranks of test_ranks.py: ``ranks_worker.py FOLDER RANK [PLACE]``; what it found is ``RANK.json``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,9 +45,25 @@ def stopped(ranks: Joined, rank: int) -> list[object]:
     return ["went on"]
 
 
-def main(folder: Path, rank: int) -> None:
+def meet(folder: Path, rank: int, hang_seconds: float) -> Joined:
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=2)
-    ranks = Joined(Place(rank, 2, rank, "test"), "cpu", 240)
+    return Joined(Place(rank, 2, rank, "test"), "cpu", hang_seconds)
+
+
+def late(folder: Path, rank: int, place: str) -> None:
+    """The second rank hangs where no watchdog looks, and comes back when it is too late."""
+    ranks = meet(folder, rank, 2)
+    if place == "leaving":
+        time.sleep(6 * rank)
+        found = caught(ranks.leave)
+    else:
+        found = caught(lambda: ranks.together(lambda: time.sleep(6 * rank)))
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    os._exit(0)
+
+
+def main(folder: Path, rank: int) -> None:
+    ranks = meet(folder, rank, 240)
     broken = InputError("store is broken", "mend it")
     full = OSError(errno.ENOSPC, "No space left on device", "/disk/file")
     found: dict[str, Any] = {
@@ -60,7 +77,7 @@ def main(folder: Path, rank: int) -> None:
         "stop": stopped(ranks, rank),
     }
     watched = folder / "ranks" / "watch"
-    with ranks.watched(folder, 60):
+    with ranks.watched(folder):
         ranks.at("somewhere", patient=True)
         found["watched"] = watched.is_dir()
         ranks.any(False)
@@ -75,11 +92,11 @@ def main(folder: Path, rank: int) -> None:
 
 def deserted(ranks: Joined, folder: Path) -> None:
     """The second rank is gone without a word."""
-    with ranks.watched(folder, 0):
+    with ranks.watched(folder):
         if ranks.rank == 1:
             os._exit(0)
         ranks.any(False)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    (late if sys.argv[3:] else main)(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

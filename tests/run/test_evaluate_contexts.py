@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ from tiny_run import Data, Listener
 from genoctx.engine.engine import Engine
 from genoctx.errors import GenoctxError, UsageError
 from genoctx.genome.codec import Codec
+from genoctx.genome.windows import Window
 from genoctx.model.config import ModelConfig
 from genoctx.model.hybrid import Hybrid
 from genoctx.report.adaptive import AdaptiveModel
 from genoctx.report.context_ledger import ContextLedger
 from genoctx.report.ledger import Ledger
-from genoctx.run.contexts import ContextScorer, check_contexts, second_half
+from genoctx.run.contexts import ContextScorer, check_contexts, second_halves
 from genoctx.run.data import Data as OpenData
 from genoctx.run.data import open_data, windows_of
 from genoctx.run.evaluate import Extras, evaluate
@@ -74,10 +76,16 @@ def test_pieces_side_by_side_are_pieces_alone(
             if begin + context // 2 >= LENGTH // 2
         ]
     )
-    found = second_half(Engine(model, chunk), data, window, context)
+    found = second_half(model, chunk, data, window, context)
     assert len(wanted) == len(found) == LENGTH // 2
     np.testing.assert_array_equal(np.isnan(found), np.isnan(wanted))
     assert np.nanmax(np.abs(found - wanted)) < 1e-4
+
+
+def second_half(model: Hybrid, chunk: int, data: OpenData, window: Window, context: int) -> np.ndarray:
+    [(index, nats)] = second_halves(Engine(model, chunk), data, {7: window}, context)
+    assert index == 7
+    return nats
 
 
 def contexts_of(
@@ -86,6 +94,7 @@ def contexts_of(
     engine, windows = Engine(model, chunk), by_index(data, windows_of(data, "holdout", 6))
     scorer = ContextScorer(engine, data, {}, contexts)
     ledger = score_windows(engine, data, windows, {}, on_window=scorer.add)
+    scorer.read_shorter(windows)
     return ledger, scorer.build()
 
 
@@ -132,7 +141,7 @@ def test_the_longest_context_is_the_pass_itself(
     model: Hybrid, gapped_data: OpenData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no pass is made for it."""
-    monkeypatch.setattr("genoctx.run.contexts.second_half", None)
+    monkeypatch.setattr("genoctx.run.contexts.second_halves", None)
     engine, windows = Engine(model, 512), by_index(gapped_data, windows_of(gapped_data, "holdout", 3))
     scorer = ContextScorer(engine, gapped_data, {}, (512,))
     nats = []
@@ -143,6 +152,7 @@ def test_the_longest_context_is_the_pass_itself(
         {},
         on_window=lambda scored: (scorer.add(scored), nats.append(scored.nats_acgt)),  # type: ignore[func-returns-value]
     )
+    scorer.read_shorter(windows)
     late = np.concatenate([window[LENGTH // 2 :] for window in nats])
     found = scorer.build()
     assert found.nats_acgt_sum.sum() == pytest.approx(np.nansum(late), rel=1e-12)
@@ -173,7 +183,7 @@ def test_contexts_of_words_are_made_of_whole_words(
     ledger, found = contexts_of(words, data)
     assert found.problem() == "" and found.count.sum() % (3 * letters) == 0
     window = windows_of(data, "holdout")[1]
-    one, rows = (second_half(Engine(words, chunk), data, window, 64) for chunk in (16, 512))
+    one, rows = (second_half(words, chunk, data, window, 64) for chunk in (16, 512))
     np.testing.assert_allclose(one, rows, atol=1e-5)
     assert ledger.totals().count > found.count.sum() / 3 > 0
 
@@ -184,7 +194,7 @@ def test_every_piece_begins_with_the_prefix(model: Hybrid, gapped_data: OpenData
     ids = [
         "ACGT".find(base) if base in "ACGT" else 4 for base in gapped_text[window.start : window.end].upper()
     ]
-    found = second_half(Engine(model, 512), data, window, 256)
+    found = second_half(model, 512, data, window, 256)
     last = torch.tensor([[9, 11, *ids[256:]]])
     with torch.no_grad():
         hidden = model(last, model.initial_carry(1, last.shape[1])).hidden[0]
@@ -241,7 +251,10 @@ def test_an_evaluation_leaves_the_curve(model: Hybrid, gapped_data: OpenData, tm
 def test_a_loss_that_is_not_a_number_stops_everything(
     model: Hybrid, gapped_data: OpenData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("genoctx.run.contexts.second_half", lambda *_: np.full(LENGTH // 2, np.nan))
+    def nothing(engine: Engine, data: OpenData, windows: dict[int, Window], *_: object) -> Any:
+        yield next(iter(windows)), np.full(LENGTH // 2, np.nan)
+
+    monkeypatch.setattr("genoctx.run.contexts.second_halves", nothing)
     with pytest.raises(GenoctxError, match=r"gaps:\d+ is not a number"):
         contexts_of(model, gapped_data)
 

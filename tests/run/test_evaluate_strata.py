@@ -23,9 +23,9 @@ from genoctx.model.hybrid import Hybrid
 from genoctx.report.coverage import check_coverage
 from genoctx.report.ledger import Ledger, merge
 from genoctx.run.data import Data as OpenData
-from genoctx.run.data import open_data, windows_of
+from genoctx.run.data import open_data, read_batch, windows_of
 from genoctx.run.evaluate import Extras, evaluate
-from genoctx.run.score import bases_of, by_index, other_strand, score_bases, score_windows
+from genoctx.run.score import bases_of, by_index, other_strand, score_windows
 from genoctx.run.strata import GC_TILE, stratum_names
 
 
@@ -104,7 +104,9 @@ def test_calibration_is_that_of_the_probabilities(
     chances, truth = chances[:-1][keep], ids[0, 1:][keep]
     found = scored(model, gapped_data, (window,)).calibration
     assert found is not None
-    p = np.concatenate([bases.chances for bases in score_bases(Engine(model, 100), gapped_data, [window])])
+    batch = read_batch(gapped_data, [window])
+    parts = list(Engine(model, 100).score(batch, torch.tensor(gapped_data.codec.words)))
+    p = np.concatenate([b.chances for part in parts for b in bases_of(part, batch, gapped_data)])
     np.testing.assert_allclose(p, chances.numpy(), atol=1e-5)
     assert found.p_sum.sum() == pytest.approx(len(truth), abs=1e-4) and found.hits.sum() == len(truth)
     # the sum of p by truth, from the histogram's side: what was hit has its mean probability in its bin

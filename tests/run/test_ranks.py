@@ -15,15 +15,29 @@ from genoctx.run.ranks import Ranks
 WORKER = Path(__file__).with_name("ranks_worker.py")
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank found; the second one is gone before the last case."""
-    folder = tmp_path_factory.mktemp("ranks")
+def results(folder: Path, *scenario: str) -> list[Any]:
+    """What each of two ranks found."""
     command = [sys.executable, str(WORKER), str(folder)]
-    ranks = [subprocess.Popen([*command, str(r)], stderr=subprocess.PIPE, text=True) for r in range(2)]
+    ranks = [
+        subprocess.Popen([*command, str(r), *scenario], stderr=subprocess.PIPE, text=True) for r in range(2)
+    ]
     said = [rank.communicate(timeout=240)[1] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank found; the second one is gone before the last case."""
+    return results(tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("place", ["opening", "leaving"])
+def test_a_rank_that_hangs_outside_of_the_work_is_named(place: str, tmp_path: Path) -> None:
+    first, second = results(tmp_path, place)
+    assert first[0] == "GenoctxError" and "no sign of rank 1 of 2 for 2 s" in first[1], first
+    assert "parallel.hang_seconds" in first[2] and not first[3]
+    assert second[0] == "LostContact"
 
 
 def test_an_error_of_one_is_an_error_of_all(found: list[dict[str, Any]]) -> None:
