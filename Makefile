@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: help setup demo test test-ray test-gpu lint clean
 
 help:
-	@echo "make demo   run the main job on real human DNA (about ten minutes on two cores)"
+	@echo "make demo   run the main job on real human DNA (about eight minutes on two cores)"
 	@echo "make test   lint, types and all tests"
 	@echo "make test-ray  train on a real local Ray cluster (installs the extra ray, half a gigabyte)"
 	@echo "make test-gpu  kernel tests and figures on an NVIDIA GPU (with the packages of the machine: GPU_PYTHON)"
@@ -44,11 +44,13 @@ test-ray: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[ray]'
 	$(BIN)/python -m pytest tests/ray
 
-# on a GPU machine torch and triton are there already: its own python, nothing installed
+# on a GPU machine torch and triton are there already: its own python, nothing installed; figures also where a test failed
 GPU_PYTHON ?= python3
 test-gpu:
-	PYTHONPATH="$(CURDIR):$(CURDIR)/kernels" GENOCTX_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -x
-	PYTHONPATH="$(CURDIR):$(CURDIR)/kernels" $(GPU_PYTHON) -m genoctx bench gpu
+	@$(GPU_PYTHON) -c 'import torch, triton, numpy, safetensors, pydantic, typer, rich, pytest, hypothesis' || \
+	  { echo "test-gpu needs, beside torch and triton: pip install numpy safetensors pydantic typer rich pytest hypothesis" >&2; exit 2; }
+	PYTHONPATH="$(CURDIR):$(CURDIR)/kernels" GENOCTX_TEST_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu; tests=$$?; \
+	PYTHONPATH="$(CURDIR):$(CURDIR)/kernels" $(GPU_PYTHON) -m genoctx bench gpu && exit $$tests
 
 clean:
 	rm -rf $(VENV) demo

@@ -48,7 +48,7 @@ def streamed_choices(model: Hybrid, batch: Batch, bounds: Bounds) -> LayerChoice
     made: list[LayerChoices] = []
     for start, end in bounds:
         part = batch.cut(start, end)
-        out = model(part.tokens_BT, carry, skip=part.skip)
+        out = model(part.tokens_BT.to(model.device), carry, skip=part.skip)
         carry = out.carry
         made.append(out.choices)
     return tuple(_joined(list(layer), len(batch.tokens_BT)) for layer in zip(*made, strict=True))

@@ -31,6 +31,8 @@ STREAMED, WHOLE = "streamed", "whole"
 LIMIT = 5e-2
 """Largest relative difference between two forms of KDA on bfloat16 inputs, which round to 2^-9."""
 
+TOO_LARGE = "does not fit the card"
+
 HEADS, WIDTH = 64, 128
 """Of the real model's KDA layers."""
 
@@ -88,7 +90,7 @@ def _measure(m: Measured, run: Callable[[], object], rounds: int) -> None:
             m.seconds.append(begin.elapsed_time(end) / 1e3)
         m.peak_bytes = torch.cuda.max_memory_allocated()
     except torch.cuda.OutOfMemoryError:
-        m.failed = "does not fit the card"
+        m.failed = TOO_LARGE
         m.seconds.clear()
     torch.cuda.empty_cache()
 
@@ -126,7 +128,14 @@ def _measure_kda(tokens: int, rounds: int) -> list[Measured]:
         failed = error.message
     measured, ours = [], None
     for name, op in forms:
-        found = _forward_backward(op, inputs)
+        m = Measured("kda", name, tokens)
+        measured.append(m)
+        try:
+            found = _forward_backward(op, inputs)
+        except torch.cuda.OutOfMemoryError:
+            m.failed = TOO_LARGE
+            torch.cuda.empty_cache()
+            continue
         ours = ours or found
         for a, b in zip(found, ours, strict=True):
             worst = float((a.float() - b.float()).abs().max() / b.float().abs().max())
@@ -135,9 +144,8 @@ def _measure_kda(tokens: int, rounds: int) -> list[Measured]:
                     f"kda: {name} differs from ours by {worst:.1e}; figures of different computations are not compared",
                     "run make test-gpu",
                 )
-        m = Measured("kda", name, tokens)
+        del found
         _measure(m, partial(_forward_backward, op, inputs), rounds)
-        measured.append(m)
     if failed:
         measured.append(Measured("kda", "fla chunk_kda", tokens, failed=failed))
     return measured

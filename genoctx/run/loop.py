@@ -30,6 +30,7 @@ from genoctx.run.spot import Spot
 from genoctx.run.stop import StopSignals
 from genoctx.run.trainable import check_movement
 from genoctx.run.trainer import Trainer
+from genoctx_kernels import dispatch
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,20 @@ class Loop:
         seconds = time.perf_counter() - begin
         if watch is not None:
             self.ranks.together(lambda: check_movement(watch, trainer.model, self.config, self.monitor))
+            self._tell_kernels()
         self.state = LoopState(
             step=step, bases=self.state.bases + result.losses.targets * self.data.codec.letters
         )
         peak = self.ranks.most(peak_resident_memory())
         self.ranks.once(lambda: self._log(metrics, bar, result, rate, seconds, peak))
+
+    def _tell_kernels(self) -> None:
+        """On a GPU, which ops did not take their Triton kernel in the step that was made, and why."""
+        if self.trainer.model.device.type != "cuda":
+            return
+        for op, choice in sorted(dispatch.chosen.items()):
+            if not choice.triton:
+                self.monitor.info(f"{op} runs in plain torch: {choice.reason}")
 
     def _log(
         self,

@@ -1,7 +1,7 @@
 """Which implementation of an op runs on these tensors, and why not the other.
 
-Triton kernels need an NVIDIA GPU of compute capability 8.0 or newer. Everything else runs in plain
-torch, whose results differ only by rounding.
+Triton kernels need an NVIDIA GPU of compute capability 8.0 or newer, and some of them more shared memory than
+every such GPU has. Everything else runs in plain torch, whose results differ only by rounding.
 """
 
 from __future__ import annotations
@@ -71,6 +71,17 @@ def _reason(tensors: tuple[Tensor, ...]) -> str:
     if any(t.dtype == torch.float64 for t in tensors):
         return "float64 is for checking and runs in plain torch"
     return machine_reason(tensors[0].device.index or 0)
+
+
+@cache
+def shared_memory(device: int = 0) -> int:
+    """Bytes of shared memory that one program may have on a GPU that Triton can use.
+
+    99 KiB on 8.6, 8.9 and 12.x, 163 on 8.0, 227 on 9.0 and 10.x.
+    """
+    from triton.runtime import driver
+
+    return int(driver.active.utils.get_device_properties(device)["max_shared_mem"])
 
 
 @cache

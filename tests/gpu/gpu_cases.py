@@ -1,4 +1,4 @@
-"""Every op with inputs of real widths, in float64, and the same op in plain torch.
+"""Every op with inputs of ragged lengths, in float64, and the same op in plain torch.
 
 Letters as in the ops; M tokens.
 """
@@ -113,8 +113,8 @@ def moe_case(tokens: int) -> Case:
     )
 
 
-def attention_case(tokens: int) -> Case:
-    heads, width, pool, top, scale = 8, 128, 4, 16, 0.1
+def attention_case(tokens: int, heads: int = 8, width: int = 128, top: int = 16) -> Case:
+    pool, scale = 4, 0.1
     scores = draw(tokens, tokens // pool, seed=2).cpu()
     ids = select_reference(scores, pool, top)
 

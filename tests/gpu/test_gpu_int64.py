@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from gpu_cases import DEVICE
@@ -23,12 +25,21 @@ SEED = 7
 
 def need(gib: int) -> None:
     """Fail, and say so, on a card that is too small for what is proven here."""
-    if REAL and (free := torch.cuda.mem_get_info()[0] / 2**30) < gib:
+    if not REAL:
+        return
+    gc.collect()
+    torch.cuda.empty_cache()  # what earlier tests held counts as taken otherwise
+    if (free := torch.cuda.mem_get_info()[0] / 2**30) < gib:
         pytest.fail(f"needs {gib} GiB of free GPU memory, {free:.0f} are free: run on a larger card")
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     return torch.randn(*shape, dtype=dtype, device=DEVICE)
+
+
+def assert_near(a: Tensor, b: Tensor, tolerance: float) -> None:
+    """Within a share of one, or of the largest number where that is less: some gradients are small throughout."""
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance * min(1.0, float(b.abs().max())))
 
 
 def kda_inputs() -> list[Tensor]:
@@ -51,14 +62,14 @@ def test_kda_forward() -> None:
         for end in (*CUTS, TOKENS):
             part, state = kda(*(x[:, start:end] for x in inputs), state)
             # cuts are no multiples of a block, so sums have another order
-            torch.testing.assert_close(whole[:, start:end][:, -1000:], part[:, -1000:], rtol=2e-2, atol=2e-2)
+            assert_near(whole[:, start:end][:, -1000:], part[:, -1000:], 2e-2)
             start = end
-        torch.testing.assert_close(last, state, rtol=2e-2, atol=2e-2)
+        assert_near(last, state, 2e-2)
 
 
 def test_kda_backward() -> None:
     """Gradients of the last tokens, which lie past 2^31, against those of the last piece alone."""
-    need(115)
+    need(64)
     inputs = kda_inputs()
     state = torch.zeros(1, HEADS, WIDTH, WIDTH, device=DEVICE)
     tail = slice(CUTS[1], TOKENS)
@@ -74,7 +85,7 @@ def test_kda_backward() -> None:
     leaves = [x.detach()[:, tail].clone().requires_grad_() for x in inputs]
     out, _ = kda(*leaves, state)
     for a, b in zip(kept, torch.autograd.grad(out.float().square().sum(), leaves), strict=True):
-        torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-2)
+        assert_near(a, b, 5e-2)
 
 
 def test_short_convolution() -> None:

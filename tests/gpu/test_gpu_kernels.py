@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from compare import assert_error_bound
-from gpu_cases import CASES, DEVICE, draw
+from gpu_cases import CASES, DEVICE, attention_case, draw
 
 from genoctx_kernels.dispatch import chosen
 from genoctx_kernels.dsa import select_pools
@@ -23,6 +23,16 @@ def test_error_bound(op: str, dtype: torch.dtype, tokens: int) -> None:
     assert all(choice.triton == (DEVICE == "cuda") for choice in chosen.values()), chosen
 
 
+@pytest.mark.parametrize("tokens", [63, 2100])
+def test_attention_over_latents_of_the_real_model(tokens: int) -> None:
+    """64 heads, 512 wide, up to 512 pools of 4 a query, bfloat16: what float32 runs in plain torch."""
+    case = attention_case(tokens, heads=64, width=512, top=2048)
+    assert_error_bound(case.op, case.plain, case.inputs, torch.bfloat16)
+    chosen.clear()
+    case.op(*(x.bfloat16() for x in case.inputs))
+    assert chosen["dsa_attention"].triton == (DEVICE == "cuda"), chosen
+
+
 @pytest.mark.parametrize("op", CASES)
 def test_backward_is_deterministic(op: str) -> None:
     case = CASES[op](1000)
@@ -37,10 +47,13 @@ def test_backward_is_deterministic(op: str) -> None:
         assert (a is None and b is None) or torch.equal(a, b)
 
 
-@pytest.mark.parametrize("tokens,pools,first", [(1000, 250, 0), (257, 4096, 16384 - 257), (63, 20000, 80000)])
-def test_selection_is_the_total_order(tokens: int, pools: int, first: int) -> None:
-    """Small integers have exact scores and many ties."""
-    heads, width, pool, top = 8, 64, 4, 512
+@pytest.mark.parametrize("heads,width", [(8, 64), (32, 64)])
+@pytest.mark.parametrize(
+    "tokens,pools,first", [(1000, 250, 0), (257, 4096, 16384 - 257), (63, 20000, 80000 - 63)]
+)
+def test_selection_is_the_total_order(tokens: int, pools: int, first: int, heads: int, width: int) -> None:
+    """Small integers have exact scores (1 / sqrt(64) is a power of two) and many ties."""
+    pool, top = 4, 512
     q, w, keys = (
         (2 * draw(*shape, seed=i)).round().float()
         for i, shape in enumerate([(tokens, heads, width), (tokens, heads), (pools, width)])

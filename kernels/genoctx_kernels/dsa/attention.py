@@ -18,8 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from genoctx_kernels.dispatch import choose
+from genoctx_kernels.dispatch import choose, machine_reason, shared_memory
 from genoctx_kernels.numerics import accumulator
+
+SHARED_BYTES = 200 << 10
+"""What the Triton kernels need where latents are wider than 128: the backward takes 193.5 KiB at 512 in bfloat16."""
 
 GATHER_BYTES = 2 << 20  # of latents gathered at a time: they are read several times, from the cache
 
@@ -141,7 +144,13 @@ def _unsupported(q_THR: Tensor, buffer_SR: Tensor) -> str:
     limit = 128 if dtype == torch.float32 else 512
     if dtype != buffer_SR.dtype:
         return f"queries are {dtype} and latents {buffer_SR.dtype}"
-    return f"latents of {dtype} are wider than {limit}" if width > limit else ""
+    if width > limit:
+        return f"latents of {dtype} are wider than {limit}"
+    if width > 128 and q_THR.is_cuda and not machine_reason(q_THR.device.index or 0):
+        there = shared_memory(q_THR.device.index or 0)
+        if there < SHARED_BYTES:
+            return f"latents wider than 128 need {SHARED_BYTES >> 10} KiB of shared memory, this GPU has {there >> 10}"
+    return ""
 
 
 def _forward(q: Tensor, pools_SPR: Tensor, ids_TK: Tensor, first: int, pool: int, scale: float) -> Tensor:

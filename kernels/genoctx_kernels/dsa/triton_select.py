@@ -156,6 +156,8 @@ def constants(heads: int, width: int, pool: int, top: int) -> dict[str, int]:
 def select(q_TID: Tensor, w_TI: Tensor, keys_JD: Tensor, first: int, pool: int, top: int) -> Tensor:
     """``indexer.select_pools`` on the GPU: int32 [T, top], ascending ids, -1 where unused."""
     tokens, heads, width = q_TID.shape
+    if (first + tokens) // pool > len(keys_JD):  # the kernel would read what lies behind them
+        raise ValueError(f"queries up to {first + tokens} see more pools than the {len(keys_JD)} there are")
     out = torch.empty(tokens, top, dtype=torch.int32, device=q_TID.device)
     options = constants(heads, width, pool, top)
     rows = QUERY_TILES_AT_ONCE * QUERY_TILE
