@@ -62,6 +62,10 @@ class StoppedOnRequest(GenoctxError):
     exit_code = 75
 
 
+class NoAnswer(GenoctxError):
+    """Another rank is there, perhaps, and has not answered for as long as one is waited for."""
+
+
 class LostContact(GenoctxError):
     """Another rank is gone and this one cannot go on; whoever started the ranks says which."""
 

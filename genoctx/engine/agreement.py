@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 from genoctx.engine.mesh import Mesh
@@ -18,6 +20,9 @@ class Place(NamedTuple):
 
 START = Place()
 
+_ENTRY = re.compile(r"rank-\d+|(batch-|sums).*\.safetensors")
+"""Journals of single ranks, and files of the journal of one process."""
+
 
 class Alone:
     """One process agrees with itself."""
@@ -33,6 +38,14 @@ class Alone:
         """Whether anybody says so."""
         return flag
 
+    def foreign(self, folder: Path) -> list[Path]:
+        """What other numbers of ranks have left beside the journal in ``folder``, and this rank is to remove.
+
+        That of one process lies around those of many, so it takes them along.
+        """
+        del folder
+        return []
+
 
 class Ranks(Alone):
     """Ranks that walk the same chunks. A rank may be killed between an entry of its own and that of another.
@@ -47,6 +60,12 @@ class Ranks(Alone):
 
     def common(self, places: set[Place]) -> Place:
         return max(set.intersection(*self.mesh.everybodys(places)))
+
+    def foreign(self, folder: Path) -> list[Path]:
+        if not self.mesh.first or not folder.parent.is_dir():
+            return []
+        mine = {f"rank-{rank}" for rank in range(self.mesh.layout.world)}
+        return [p for p in folder.parent.iterdir() if _ENTRY.fullmatch(p.name) and p.name not in mine]
 
     def any(self, flag: bool) -> bool:
         return bool(self.mesh.largest(float(flag))[0])

@@ -7,9 +7,11 @@ file, replaced at once:
 step/sums.safetensors                         micro-batch, sweep, chunks left, and all sums
 step/batch-0000-chunks-000000-000016.safetensors   what chunks 0..15 of that micro-batch left
 
-Every file names the digest of what determines its content: run, windows and weights. A journal of
-another step is left alone until this one has something to say. Where many ranks walk a step, each has a
-journal, and keeps the sums before its last ones too: all go on from the latest place that all of them have.
+Every file names the step and what determines it: run, windows, and how ranks share them. A journal of
+another step is left alone until this one has something to say, or is done; then those that another number of ranks
+left go, too: they stand on weights that were made in another way, to the last bit. Where many ranks walk a
+step, each has a journal, and keeps the sums before its last ones too: all go on from the latest place that all
+of them have.
 """
 
 from __future__ import annotations
@@ -137,8 +139,13 @@ class Journal:
         write_tensors(self.folder / name, tensors, {**about, "key": self.key})
 
     def discard(self) -> None:
-        """Forget the step: it is done, and a checkpoint holds it."""
+        """Forget the step: it is done, or starts over; and whatever other numbers of ranks have left."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        for left in self.ranks.foreign(self.folder):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
         self._mine = False
 
     def failed(self, error: Exception) -> None:
@@ -164,8 +171,9 @@ class WindowJournal:
             return
         left = -place.done if place.backward else None
         for first, end, path in journal.segments(self.batch):
-            if left is None and end > place.done:
-                break
+            if left is None and end > place.done:  # not everybody has it; an entry to come would overlap it
+                path.unlink(missing_ok=True)
+                continue
             if left is not None and first > left - 1:
                 self.written = max(self.written, end)
                 continue

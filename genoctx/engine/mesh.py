@@ -9,6 +9,7 @@ ranks, so no dimension costs memory.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -64,8 +65,11 @@ class Layout:
 class Mesh:
     """The process groups of a layout. Made by every rank at the same time, after init_process_group."""
 
-    def __init__(self, layout: Layout, device_type: str = "cpu") -> None:
-        """Raises ConfigError when the running job has another number of ranks."""
+    def __init__(self, layout: Layout, device_type: str = "cpu", seconds: float = 1800.0) -> None:
+        """``seconds``: how long a rank may wait for another on the host.
+
+        Raises ConfigError when the running job has another number of ranks.
+        """
         self.layout = layout
         self.rank, world = dist.get_rank(), dist.get_world_size()
         if layout.world != world:
@@ -81,9 +85,10 @@ class Mesh:
         # the expert dimension: first over ep, then each part over the copies
         grid = torch.arange(world).view(shape).T.contiguous()
         self.experts_by_part = DeviceMesh("cpu", grid, mesh_dim_names=("ep", "copy"), _init_backend=False)
-        self.control = dist.new_group(backend="gloo")
+        limit = datetime.timedelta(seconds=seconds)
+        self.control = dist.new_group(backend="gloo", timeout=limit)
         """For words between ranks on the host: stop requests, paths, errors."""
-        self.files = dist.new_group(backend="gloo")
+        self.files = dist.new_group(backend="gloo", timeout=limit)
         """For checkpoints, which may be written while training goes on."""
 
     @property

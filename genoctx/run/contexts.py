@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import groupby
@@ -66,8 +66,10 @@ class ContextScorer:
         header: Mapping[str, object],
         contexts: Sequence[int],
         on_chunk: OnChunk = quiet,
+        on_window: Callable[[], None] | None = None,
     ) -> None:
-        """``contexts`` as ``check_contexts`` gives them."""
+        """``contexts`` as ``check_contexts`` gives them; ``on_window`` is called for every window counted."""
+        self._on_window = on_window
         self._engine, self._data, self._contexts, self._on_chunk = engine, data, contexts, on_chunk
         self._builder = ContextBuilder(header, [c.name for c in data.store.contigs], contexts)
 
@@ -85,6 +87,8 @@ class ContextScorer:
                     self._add(number, index, windows[index], nats)
 
     def _add(self, number: int, index: int, window: Window, nats: np.ndarray) -> None:
+        if self._on_window:
+            self._on_window()
         codes, middle = codes_of(self._data, window), len(nats)
         late = np.flatnonzero(targets_of(self._data, codes)[middle:])
         adaptive = AdaptiveModel().nats_of_second_half(codes, self._contexts[number])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -31,6 +31,8 @@ from genoctx.run.train_ranks import joined
 
 HANG_SECONDS = 600.0
 """For which no rank may stand still; the default of ``parallel.hang_seconds``."""
+
+REMEDY = "give a smaller --chunk if it was only slow; no ledger was written"
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,10 @@ def evaluate_rank(here: Place, request: Request, monitor: Monitor) -> Evaluation
     check_devices("auto", here.local_rank + 1)
     prepare_machine(threads=0)
     device = choose_device("auto")
-    with joined(here, device.type, HANG_SECONDS) as ranks:
+    with joined(here, device.type, HANG_SECONDS, REMEDY) as ranks:
         ranks.once(request.refuse_output)
+        # a run's newest checkpoint may be another one a moment later, or elsewhere
+        request = replace(request, model=ranks.once(lambda: request.checkpoint))
         config = ranks.together(lambda: _config(request.checkpoint))
         data, windows = ranks.together(lambda: request.open(config, many=True))
         with ranks.watched(request.out):
@@ -134,6 +138,7 @@ def evaluate_rank(here: Place, request: Request, monitor: Monitor) -> Evaluation
                 out=request.out,
                 monitor=ranks.monitor(monitor),
                 on_chunk=lambda *_: ranks.at("scoring"),
+                on_window=ranks.pulse,
                 extras=request.extras,
                 engine=engine,
             )

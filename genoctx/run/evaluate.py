@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +48,10 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
+def _nothing() -> None:
+    """For who need not know."""
+
+
 def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, int]:
     """First 16 hex digits of the sha256 over ``Engine.weights``, and how many parameters there are."""
     digest, total = hashlib.sha256(), 0
@@ -68,6 +72,7 @@ def evaluate(
     out: Path,
     monitor: Monitor,
     on_chunk: OnChunk = quiet,
+    on_window: Callable[[], None] = _nothing,
     extras: Extras = NO_EXTRAS,
     engine: Engine | None = None,
 ) -> Evaluation:
@@ -75,6 +80,7 @@ def evaluate(
 
     ``ledger.npz`` and ``summary.json`` always, ``ledger-rc.npz`` and ``contexts.npz`` where asked for. Raises
     UsageError, before anything is scored, for contexts or a track that the windows do not allow.
+    ``on_window``: called where windows are counted, which may take as long as chunks do.
     ``engine``: of many ranks, which all call this at the same time. The first one writes what was found and
     returns it, the others return ledgers without windows.
     """
@@ -91,25 +97,28 @@ def evaluate(
             bar.advance(tokens)
             on_chunk(tokens, sweep)
 
-        scorer = ContextScorer(engine, data, header, contexts, watched) if contexts else None
+        scorer = ContextScorer(engine, data, header, contexts, watched, on_window) if contexts else None
         track = None
         if extras.track and engine.first:
             track = stack.enter_context(TrackWriter(*extras.track, f"genoctx, step {step}"))
 
-        def on_window(scored: ScoredWindow) -> None:
+        def finished(scored: ScoredWindow) -> None:
+            on_window()
             if scorer:
                 scorer.add(scored)
             if track:
                 nats = scored.nats_acgt if scored.window.strand == "+" else scored.nats_acgt[::-1]
                 track.add(scored.window.contig, scored.window.start, nats)
 
-        ledger = score_windows(engine, data, chosen, header, watched, on_window)
+        ledger = score_windows(engine, data, chosen, header, watched, finished)
         if scorer:
             scorer.read_shorter(chosen)
         reverse = None
         if extras.rc:
             turned = {index: other_strand(window) for index, window in chosen.items()}
-            reverse = score_windows(engine, data, turned, {**header, "strand": "-"}, watched)
+            reverse = score_windows(
+                engine, data, turned, {**header, "strand": "-"}, watched, lambda _: on_window()
+            )
     if not engine.first:
         return Evaluation(ledger, reverse, None)
     made = Evaluation(ledger, reverse, scorer.build() if scorer else None)

@@ -204,4 +204,4 @@ class Loop:
             self.ranks.at(f"the evaluation at step {step}")
             stop.check()
 
-        self.trainer.evaluate(windows, step, folder, self.monitor, on_chunk)
+        self.trainer.evaluate(windows, step, folder, self.monitor, on_chunk, self.ranks.pulse)

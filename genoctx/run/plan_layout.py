@@ -21,6 +21,8 @@ from genoctx.run.plan_graph import peak_bytes, sizes
 DEVICE, HOST, DISK = "device", "host", "disk"
 TIERS = (DEVICE, HOST, DISK)
 CHECKPOINTS = "checkpoints"
+STAGED = "copy of a checkpoint"
+"""Of many ranks, while it is written."""
 
 MOVABLE = (b.IDS, b.CARRIES, b.MOMENTS, b.PARAMETERS, b.D_LATENTS, b.LATENTS)
 """Categories with a home (``[homes]``), what costs least to move first. The home ``parameters`` holds masters and
@@ -72,7 +74,14 @@ def lay_out(config: Config, fleet: Fleet, length: int, s: Settings) -> Layout:
     if fleet.device is not None:
         tiers[HOST][b.BASE] += RANK_BASE * fleet.in_node
         tiers[HOST][b.TOKENS] += tiers[DEVICE].pop(b.TOKENS, 0) * fleet.in_node
-    tiers[DISK][CHECKPOINTS] += _checkpoints(config, s)
+    one = _checkpoint(config, s)
+    if (
+        fleet.count > 1
+    ):  # ranks copy their parts to the host, and go on while these are written; adapters one of them
+        tiers[HOST][STAGED] += one if s.lora_rank else -(-one * fleet.in_node // fleet.count)
+    tiers[DISK][CHECKPOINTS] += one * (
+        config.checkpoint.keep + 1
+    )  # those that are kept, and the one being written
     return {tier: {k: v for k, v in tiers[tier].items() if v} for tier in TIERS}
 
 
@@ -138,14 +147,13 @@ def _gathered(config: Config, n: int, s: Settings) -> int:
     return int((2 * layer + ends) * item + (layer + ends) * trained)
 
 
-def _checkpoints(config: Config, s: Settings) -> int:
-    """Kept checkpoints and the one being written: weights, masters, moments."""
+def _checkpoint(config: Config, s: Settings) -> int:
+    """One checkpoint: weights, masters, moments."""
     weights = b.weights_bytes(
         config.model, config.stream.dtype, indexer_kl=config.loss.indexer_kl > 0, lora_rank=s.lora_rank
     )
     one = weights.masters + weights.moments
-    one += weights.trainable * b.ITEM[config.stream.dtype] if s.lora_rank else weights.parameters
-    return one * (config.checkpoint.keep + 1)
+    return one + (weights.trainable * b.ITEM[config.stream.dtype] if s.lora_rank else weights.parameters)
 
 
 def total(tier: Mapping[str, int]) -> int:

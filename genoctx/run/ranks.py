@@ -24,13 +24,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from genoctx.errors import GenoctxError, LostContact, from_os_error, shared
+from genoctx.errors import GenoctxError, LostContact, NoAnswer, from_os_error, shared
 from genoctx.run.launch import Place, announce, hand_over
 from genoctx.run.monitor import Monitor, Silent
 from genoctx.run.stop import StopSignals
 from genoctx.run.watchdog import Report, Watchdog
 
 T = TypeVar("T")
+
+RESUMES = "raise parallel.hang_seconds if it was only slow; the same command goes on from the last checkpoint"
+"""What helps a training run in which a rank hung."""
 
 
 def backend(cuda: bool) -> str:
@@ -86,6 +89,9 @@ class Ranks:
     def at(self, where: str, *, patient: bool = False) -> None:
         """Say what is done now; ``patient``: it may take long."""
 
+    def pulse(self) -> None:
+        """Say that this rank does something that the others wait for."""
+
     def watch_layers(self, layers: Iterable[nn.Module]) -> None:
         """Say which layer is computed, too."""
 
@@ -93,8 +99,11 @@ class Ranks:
 class Joined(Ranks):
     """One of many processes. Talks over gloo on the host, beside whatever the devices use."""
 
-    def __init__(self, place: Place, device: str, hang_seconds: float) -> None:
-        """Wait until all ranks are there. ``hang_seconds``: how long one may stand still; 0 for ever."""
+    def __init__(self, place: Place, device: str, hang_seconds: float, remedy: str = RESUMES) -> None:
+        """Wait until all ranks are there. ``hang_seconds``: how long one may stand still; 0 for ever.
+
+        ``remedy``: what to say of it, besides which rank it was.
+        """
         cuda = device == "cuda"
         if cuda:
             torch.cuda.set_device(place.local_rank)
@@ -105,9 +114,14 @@ class Joined(Ranks):
                 world_size=place.size,
                 timeout=datetime.timedelta(seconds=patience(hang_seconds)),
             )
-        self._hang_seconds = hang_seconds
+        self._hang_seconds, self._remedy = hang_seconds, remedy
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self._group = dist.new_group(backend="gloo")
+        limit = datetime.timedelta(seconds=patience(hang_seconds))
+        self._group = dist.new_group(backend="gloo", timeout=limit)
+        # a barrier's own limit binds the first rank, who looks for the others; these wait twice as long for the first
+        self._meeting = dist.new_group(
+            backend="gloo", timeout=min(limit, datetime.timedelta(seconds=2 * hang_seconds or 1e6))
+        )
         self._watchdog: Watchdog | None = None
         hosts: list[Any] = [None] * self.size
         dist.all_gather_object(hosts, socket.gethostname(), group=self._group)
@@ -138,15 +152,14 @@ class Joined(Ranks):
             return
         begin, limit = time.monotonic(), datetime.timedelta(seconds=self._hang_seconds)
         try:
-            dist.monitored_barrier(self._group, limit, wait_all_ranks=True)
+            dist.monitored_barrier(self._meeting, limit, wait_all_ranks=True)
         except RuntimeError as error:
-            absent = _absent(str(error))
-            if not absent or time.monotonic() - begin < 0.9 * self._hang_seconds:
+            absent = _absent(str(error)) if self.first else "0"
+            if not absent or time.monotonic() - begin < (0.9 if self.first else 1.8) * self._hang_seconds:
                 raise gone() from error
-            raise GenoctxError(
+            raise NoAnswer(
                 f"no sign of rank {absent} of {self.size} for {self._hang_seconds:g} s, outside of the work itself",
-                "look at that machine and its way to the files, or raise parallel.hang_seconds; what was finished "
-                "is complete",
+                f"look at that machine and its way to the files; {self._remedy}",
             ) from error
 
     def any(self, flag: bool) -> bool:
@@ -171,7 +184,9 @@ class Joined(Ranks):
         bite = partial(_end_job, self.rank, log)
         try:
             if seen_by_all:
-                with Watchdog(reports, self.rank, self.size, self._hang_seconds, bite) as self._watchdog:
+                with Watchdog(
+                    reports, self.rank, self.size, self._hang_seconds, bite, self._remedy
+                ) as self._watchdog:
                     yield
             else:  # a folder that machines do not share: the connection's timeout is left
                 yield
@@ -191,6 +206,10 @@ class Joined(Ranks):
         if self._watchdog is not None:
             self._watchdog.at(where, patient=patient)
 
+    def pulse(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.pulse()
+
     def watch_layers(self, layers: Iterable[nn.Module]) -> None:
         for i, layer in enumerate(layers):
             layer.register_forward_pre_hook(partial(self._at_layer, i))
@@ -207,8 +226,11 @@ class Joined(Ranks):
 
 
 def patience(hang_seconds: float) -> float:
-    """Seconds that a rank waits for another at all. The watchdog speaks first; this is for ranks that lost theirs."""
-    return max(1800.0, 2 * hang_seconds)
+    """Seconds that a rank waits for another at all; 0 stands for ever, and is a month.
+
+    The watchdog speaks first: this is for ranks that lost theirs, and for what may take long.
+    """
+    return max(1800.0, 2 * hang_seconds) if hang_seconds else 30 * 86400.0
 
 
 def _absent(said: str) -> str:
@@ -278,13 +300,19 @@ def gone() -> LostContact:
     )
 
 
-def lost_contact(error: BaseException) -> LostContact | None:
-    """What to say when a collective broke because another rank is gone; None for any other error."""
-    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting")
+def lost_contact(error: BaseException) -> LostContact | NoAnswer | None:
+    """What to say when a collective broke because of another rank; None for any other error."""
+    words = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")
     fault: BaseException | None = error
     while fault is not None:  # an error of ours may have been made of it
-        if isinstance(fault, LostContact):
+        if isinstance(fault, LostContact | NoAnswer):
             return fault
+        if "Timed out waiting" in str(fault):
+            return NoAnswer(
+                "another rank has not answered for as long as one is waited for",
+                "look for a rank that hangs in reading weights or in writing a checkpoint, and at the network; "
+                "the same command goes on from the last checkpoint",
+            )
         if isinstance(fault, dist.DistError) or any(word in str(fault) for word in words):
             return gone()
         fault = fault.__cause__

@@ -20,6 +20,7 @@ from genoctx.model.hybrid import build
 from genoctx.run.data import Data, read_batch, step_groups, tokens_of
 from genoctx.run.device import choose_device
 from genoctx.run.evaluate import describe
+from genoctx.run.ranks import patience
 from genoctx.run.rundir import WINDOW
 from genoctx.run.trainable import (
     choose_what_is_trained,
@@ -40,7 +41,7 @@ class ShardedTrainer(Trainer):
     def _make(self) -> None:
         config, device = self.config, choose_device(self.config.stream.device)
         refuse_without_base(config)
-        self.mesh = Mesh(self.layout, device.type)
+        self.mesh = Mesh(self.layout, device.type, patience(config.parallel.hang_seconds))
         init, objectives = config.train.init, objectives_of(config)
         dtype = getattr(torch, config.stream.dtype)
         if init:

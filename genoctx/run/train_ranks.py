@@ -12,12 +12,12 @@ from genoctx.errors import GenoctxError, is_shared
 from genoctx.run.device import choose_device
 from genoctx.run.launch import Place
 from genoctx.run.monitor import Monitor
-from genoctx.run.ranks import Joined, lost_contact
+from genoctx.run.ranks import RESUMES, Joined, lost_contact
 from genoctx.run.train import Outcome, check_devices, check_layout, train
 
 
 @contextmanager
-def joined(here: Place, device: str, hang_seconds: float) -> Iterator[Joined]:
+def joined(here: Place, device: str, hang_seconds: float, remedy: str = RESUMES) -> Iterator[Joined]:
     """This process among the ranks, from their meeting until all have left; ``device`` is ``cpu`` or ``cuda``.
 
     Raises GenoctxError: one that all ranks share as it is, any other with the rank's name. LostContact where
@@ -25,7 +25,7 @@ def joined(here: Place, device: str, hang_seconds: float) -> Iterator[Joined]:
     """
     # FSDP2 warns of views that somebody might change in place; no layer of the model changes an activation
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
-    ranks = Joined(here, device, hang_seconds)
+    ranks = Joined(here, device, hang_seconds, remedy)
     try:
         yield ranks
         ranks.leave()

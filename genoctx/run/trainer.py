@@ -118,7 +118,13 @@ class Trainer:
         return len(bounds(batch.length, self.config.stream.chunk))
 
     def evaluate(
-        self, windows: Sequence[Window], step: int, out: Path, monitor: Monitor, on_chunk: OnChunk
+        self,
+        windows: Sequence[Window],
+        step: int,
+        out: Path,
+        monitor: Monitor,
+        on_chunk: OnChunk,
+        on_window: Callable[[], None],
     ) -> None:
         """Score ``windows`` into ``out``."""
         evaluate(
@@ -130,6 +136,7 @@ class Trainer:
             out=out,
             monitor=monitor,
             on_chunk=on_chunk,
+            on_window=on_window,
             engine=self.engine,
         )
 

@@ -47,6 +47,8 @@ class Report:
     """What it does may take long: reading weights, writing a checkpoint."""
     waiting: bool = False
     """Inside a collective."""
+    pulse: int = 0
+    """Grows with work that this rank does alone, in which it moves no further than the others."""
     line: str = ""
     """Of code, the innermost outside of libraries."""
 
@@ -76,13 +78,13 @@ def find_hung(ranks: Sequence[Seen], seconds: float) -> list[Seen]:
     return [r for r in suspects if r.report.moves == behind]
 
 
-def describe_hung(hung: Sequence[Seen], size: int, seconds: float) -> GenoctxError:
-    """The error that names them."""
+def describe_hung(hung: Sequence[Seen], size: int, seconds: float, remedy: str) -> GenoctxError:
+    """The error that names them; ``remedy``: what to change where a rank was only slow, and what is left."""
     if len(hung) == size:
         first = hung[0].report
         return GenoctxError(
             f"all {size} ranks stand still for {seconds:g} s, waiting for each other; {_place(first)}",
-            "look at the network between the machines; the same command goes on from the last checkpoint",
+            f"look at the network between the machines; {remedy}",
         )
     told = []
     for seen in hung:
@@ -91,8 +93,7 @@ def describe_hung(hung: Sequence[Seen], size: int, seconds: float) -> GenoctxErr
         told.append(f"rank {r.rank} of {size} (process {r.process} on {r.host}) {how}; {_place(r)}")
     return GenoctxError(
         f"no rank has moved for {seconds:g} s: {'; '.join(told)}",
-        "look at that machine, or raise parallel.hang_seconds if it was only slow; "
-        "the same command goes on from the last checkpoint",
+        f"look at that machine; {remedy}",
     )
 
 
@@ -114,10 +115,11 @@ class Watchdog:
         size: int,
         seconds: float,
         bite: Callable[[GenoctxError, Sequence[Report]], None],
+        remedy: str,
     ) -> None:
         """``folder`` is there, empty, and shared by all ranks; ``seconds`` 0 writes reports and judges nobody."""
         self.report = Report(rank)
-        self.folder, self.size, self.seconds, self.bite = folder, size, seconds, bite
+        self.folder, self.size, self.seconds, self.bite, self.remedy = folder, size, seconds, bite, remedy
         self.period = min(5.0, max(0.1, seconds / 10)) if seconds else 5.0
         self._seen: dict[int, Seen] = {}
         self._over = threading.Event()
@@ -139,6 +141,10 @@ class Watchdog:
         """The rank has come to ``where``."""
         self.report.where, self.report.patient, self.report.layer = where[:_WHERE], patient, -1
         self.report.moves += 1
+
+    def pulse(self) -> None:
+        """The rank does something, at the same place."""
+        self.report.pulse += 1
 
     def at_layer(self, layer: int) -> None:
         """The rank has come to a layer, of the chunk after the one it finished last."""
@@ -186,7 +192,8 @@ class Watchdog:
                 continue
             old, new = seen.report, report or seen.report
             seen.silent = seen.silent + passed if new.beat == old.beat else 0.0
-            seen.still = seen.still + passed if new.moves == old.moves else 0.0
+            at_rest = (new.moves, new.pulse) == (old.moves, old.pulse)
+            seen.still = seen.still + passed if at_rest else 0.0
             seen.report = new
         if self.seconds and len(self._seen) == self.size:
             self._judge()
@@ -199,7 +206,9 @@ class Watchdog:
         free = [r.report.rank for r in ranks if r not in hung] or [0]
         if min(free) == self.report.rank:  # the first rank that can speak does
             self._over.set()
-            self.bite(describe_hung(hung, self.size, self.seconds), [seen.report for seen in hung])
+            self.bite(
+                describe_hung(hung, self.size, self.seconds, self.remedy), [seen.report for seen in hung]
+            )
 
 
 def _is_waiting(frame: FrameType | None) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,9 @@ def data(tmp_path_factory: pytest.TempPathFactory, genomes: Path) -> Data:
     return make_data(folder, genomes / "lambda_phage.fa.gz", context=2048, holdout="0.2")
 
 
+HOOKS = Path(__file__).with_name("hooks")
+
+
 class Run:
     """A run directory, and the command that trains in it."""
 
@@ -51,13 +55,13 @@ class Run:
         self.command = [sys.executable, "-m", "genoctx", "train", str(config), "-o", str(self.out)]
         self.command += [part for text in (*SETTINGS, *settings) for part in ("--set", text)]
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self.command, "--nproc", "2", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")},
+            env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | environment,
         )
 
     def finish(self, *arguments: str) -> tuple[str, str]:
@@ -75,6 +79,13 @@ class Run:
             time.sleep(0.02)
         assert process.poll() is None, process.communicate()[1]
         os.kill(process.pid if rank is None else int(self.report(rank)["process"]), number)
+        said = process.communicate(timeout=300)[1]
+        return process.returncode, said
+
+    def die_at(self, event: int) -> tuple[int, str]:
+        """A life in which rank 1 is killed at its ``event``-th file; exit code and stderr."""
+        path = os.pathsep.join([str(HOOKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        process = self.start(PYTHONPATH=path.rstrip(os.pathsep), KILL_AT=str(event))
         said = process.communicate(timeout=300)[1]
         return process.returncode, said
 
@@ -180,3 +191,19 @@ def test_whatever_happens_to_its_ranks_a_run_ends_with_the_same_bits(
     assert all(torch.equal(found[name], tensor) for name, tensor in right.items())
     assert metrics(ranks.out) == metrics(two[0].out)
     assert not list(ranks.out.rglob(".tmp*")) and not (ranks.out / "ranks").exists()
+
+
+def test_a_rank_killed_between_files_costs_nothing(
+    data: Data, two: tuple[Run, str, str], tmp_path: Path
+) -> None:
+    """In a checkpoint, in an entry of an unfinished window, or after its own and before the other rank's."""
+    ranks, points = Run(data, tmp_path, "checkpoint.window_minutes=1e-9"), random.Random(5)
+    lives = [ranks.die_at(points.randint(2, 14)) for _ in range(4)]
+    assert [code for code, _ in lives].count(1) >= 3, lives
+    for code, said in lives:
+        assert code == 0 or (said.count("error:") == 1 and "rank 1 of 2" in said), said
+    ranks.finish()
+    found, right = state(ranks.out, data, tmp_path), state(two[0].out, data, tmp_path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in right.items())
+    assert metrics(ranks.out) == metrics(two[0].out)
+    assert not list(ranks.out.rglob(".tmp*")) and not list(ranks.out.glob("window/*/*"))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from test_homes import CHUNK, Stop, batch, model
 
+from genoctx.engine.agreement import START, Alone, Place, Ranks
 from genoctx.engine.batch import Batch, Coefficients
 from genoctx.engine.engine import Engine
 from genoctx.engine.journal import Journal
+from genoctx.engine.mesh import Mesh
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.errors import GenoctxError
 
@@ -26,11 +30,12 @@ class Killed(BaseException):
 class Run:
     """One process's life: everything is made anew, but for what is on the disk."""
 
-    def __init__(self, folder: Path, every_seconds: float = 0.0) -> None:
+    def __init__(self, folder: Path, every_seconds: float = 0.0, ranks: Alone | None = None) -> None:
         self.warnings: list[str] = []
         self.model = model()
         self.optimizer = Optimizer(self.model, AdamWSettings())
         self.journal = Journal(folder, every_seconds, self.warnings.append)
+        self.journal.ranks = ranks or self.journal.ranks
         self.engine = Engine(self.model, CHUNK, Coefficients(0.01, 0.1), journal=self.journal)
         self.chunks = 0
 
@@ -85,6 +90,45 @@ def test_killed_again_and_again(ends: tuple[int, ...], undisturbed: list[object]
         with pytest.raises(Killed):
             Run(folder, every_seconds=1e-9).step(end, Killed)
     assert same(Run(folder, every_seconds=1e-9).step(), undisturbed)
+
+
+class Two(Alone):
+    """This rank, and another that has kept other places."""
+
+    generations = 2
+
+    def __init__(self, *others: Place) -> None:
+        self.others = {START, *others}
+
+    def common(self, places: set[Place]) -> Place:
+        return max(places & self.others)
+
+
+def test_an_entry_that_another_rank_has_not_made_is_forgotten(
+    undisturbed: list[object], tmp_path: Path
+) -> None:
+    """The entries that follow begin at another chunk, and the chain of them stays whole."""
+    folder, forward = tmp_path / "window", [Place(0, False, chunks) for chunks in range(6)]
+    for end, others in ((1, []), (2, forward[:2]), (1, forward[:2]), (4, forward[:3])):
+        with pytest.raises(Stop):
+            Run(folder, ranks=Two(*others)).step(end)
+    everything = {Place(0, True, -left) for left in range(6)}
+    again = Run(folder, ranks=Two(*forward, *everything))
+    assert same(again.step(), undisturbed) and again.chunks == CHUNKS - 6
+
+
+def test_a_finished_step_leaves_nothing_of_other_numbers_of_ranks(tmp_path: Path) -> None:
+    """Their entries stand on weights that these ranks have not made."""
+    here = {"layout": SimpleNamespace(world=2), "first": True}
+    window, mesh = tmp_path / "window", cast(Mesh, SimpleNamespace(**here))
+    for name in ("rank-0", "rank-1", "rank-2", "rank-10"):
+        (window / name).mkdir(parents=True)
+    for name in ("sums.safetensors", "batch-0000-chunks-000000-000016.safetensors", "note.txt"):
+        (window / name).write_text("")
+    journal = Journal(window / "rank-0", 0.0, print)
+    journal.ranks = Ranks(mesh)
+    journal.discard()
+    assert sorted(p.name for p in window.iterdir()) == ["note.txt", "rank-1"]
 
 
 def test_entries_of_another_step_are_not_taken_up(undisturbed: list[object], tmp_path: Path) -> None:

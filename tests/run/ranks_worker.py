@@ -51,11 +51,13 @@ def meet(folder: Path, rank: int, hang_seconds: float) -> Joined:
 
 
 def late(folder: Path, rank: int, place: str) -> None:
-    """The second rank hangs where no watchdog looks, and comes back when it is too late."""
+    """A rank hangs where no watchdog looks, and comes back when it is too late."""
     ranks = meet(folder, rank, 2)
     if place == "leaving":
         time.sleep(6 * rank)
         found = caught(ranks.leave)
+    elif place == "alone":  # the first rank, in what it does for all
+        found = caught(lambda: ranks.once(lambda: time.sleep(8)))
     else:
         found = caught(lambda: ranks.together(lambda: time.sleep(6 * rank)))
     (folder / f"{rank}.json").write_text(json.dumps(found))

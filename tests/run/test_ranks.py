@@ -32,12 +32,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return results(tmp_path_factory.mktemp("ranks"))
 
 
-@pytest.mark.parametrize("place", ["opening", "leaving"])
-def test_a_rank_that_hangs_outside_of_the_work_is_named(place: str, tmp_path: Path) -> None:
-    first, second = results(tmp_path, place)
-    assert first[0] == "GenoctxError" and "no sign of rank 1 of 2 for 2 s" in first[1], first
-    assert "parallel.hang_seconds" in first[2] and not first[3]
-    assert second[0] == "LostContact"
+@pytest.mark.parametrize(("place", "late"), [("opening", 1), ("leaving", 1), ("alone", 0)])
+def test_a_rank_that_hangs_outside_of_the_work_is_named(place: str, late: int, tmp_path: Path) -> None:
+    found = results(tmp_path, place)
+    kind, message, hint, shared = found[1 - late]
+    assert kind == "NoAnswer" and f"no sign of rank {late} of 2 for 2 s" in message, found
+    assert "parallel.hang_seconds" in hint and not shared
+    assert found[late][0] == "LostContact"
 
 
 def test_an_error_of_one_is_an_error_of_all(found: list[dict[str, Any]]) -> None:

@@ -56,15 +56,15 @@ def test_who_hangs(ranks: list[Seen], named: list[int]) -> None:
 def test_what_is_said() -> None:
     stopped = seen(1, silent=11)
     stopped.report.layer, stopped.report.line = 7, "kda.py:40 (forward)"
-    error = describe_hung([stopped], 4, 10)
+    error = describe_hung([stopped], 4, 10, "do this")
     assert error.exit_code == 1
     assert (
         "no rank has moved for 10 s: rank 1 of 4 (process 101 on node) gives no sign of life" in error.message
     )
     assert "last seen in step 3: w, layer 7, at kda.py:40 (forward)" in error.message
-    assert "parallel.hang_seconds" in error.hint
-    assert "stands still" in describe_hung([seen(2)], 4, 10).message
-    assert "all 2 ranks stand still" in describe_hung([seen(0), seen(1)], 2, 10).message
+    assert error.hint == "look at that machine; do this"
+    assert "stands still" in describe_hung([seen(2)], 4, 10, "").message
+    assert "all 2 ranks stand still" in describe_hung([seen(0), seen(1)], 2, 10, "").message
 
 
 class Bite:
@@ -82,7 +82,7 @@ def test_a_rank_that_stopped_is_noticed_by_one_that_did_not(tmp_path: Path) -> N
     )
     (tmp_path / "rank-1.json").write_text(json.dumps(asdict(other)))
     bite = Bite()
-    with Watchdog(tmp_path, 0, 2, 0.3, bite) as dog:
+    with Watchdog(tmp_path, 0, 2, 0.3, bite, "") as dog:
         dog.at("step 7: chr1:501-1000, backward sweep")
         dog.at_layer(2)
         assert bite.done.wait(60)
@@ -91,3 +91,25 @@ def test_a_rank_that_stopped_is_noticed_by_one_that_did_not(tmp_path: Path) -> N
     mine = json.loads((tmp_path / "rank-0.json").read_text())
     assert (mine["where"], mine["layer"], mine["moves"]) == ("step 7: chr1:501-1000, backward sweep", 2, 2)
     assert mine["beat"] > 2 and not mine["waiting"]  # it waits, but in no collective
+
+
+def test_a_rank_that_works_alone_is_not_taken_for_one_that_hangs(tmp_path: Path) -> None:
+    """The others wait for the first one meanwhile; once its pulse stops it is the one that is named."""
+    other = Report(0, "elsewhere", where="scoring", patient=False)
+    bite = Bite()
+
+    def alive(pulse: int) -> None:
+        other.beat += 1
+        other.pulse += pulse
+        (tmp_path / "rank-0.json").write_text(json.dumps(asdict(other)))
+
+    with Watchdog(tmp_path, 1, 2, 1.5, bite, "") as dog:
+        dog.at("scoring")
+        for _ in range(40):
+            alive(1)
+            assert not bite.done.wait(0.1), bite.error
+        for _ in range(600):
+            alive(0)
+            if bite.done.wait(0.1):
+                break
+    assert bite.hung == [0]
