@@ -278,7 +278,7 @@ def test_strict_fails_where_nothing_should_be_quoted(
         (["RUN", "--block", "many"], "is not a size"),
         (["RUN", "--confidence", "2"], "confidence 2.0"),
         (["RUN", "--format", "html"], "html"),
-        (["BROKEN"], "cannot be read as a genoctx-ledger file"),
+        (["BROKEN"], "is not a genoctx-ledger file, or is cut short"),
     ],
 )
 def test_wrong_arguments_are_explained(
