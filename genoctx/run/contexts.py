@@ -66,7 +66,7 @@ class ContextScorer:
         header: Mapping[str, object],
         contexts: Sequence[int],
         on_chunk: OnChunk = quiet,
-        on_window: Callable[[], None] | None = None,
+        on_window: Callable[[], None] = lambda: None,
     ) -> None:
         """``contexts`` as ``check_contexts`` gives them; ``on_window`` is called for every window counted."""
         self._on_window = on_window
@@ -87,8 +87,7 @@ class ContextScorer:
                     self._add(number, index, windows[index], nats)
 
     def _add(self, number: int, index: int, window: Window, nats: np.ndarray) -> None:
-        if self._on_window:
-            self._on_window()
+        self._on_window()
         codes, middle = codes_of(self._data, window), len(nats)
         late = np.flatnonzero(targets_of(self._data, codes)[middle:])
         adaptive = AdaptiveModel().nats_of_second_half(codes, self._contexts[number])

@@ -32,7 +32,7 @@ from genoctx.run.train_ranks import joined
 HANG_SECONDS = 600.0
 """For which no rank may stand still; the default of ``parallel.hang_seconds``."""
 
-REMEDY = "give a smaller --chunk if it was only slow; no ledger was written"
+REMEDY = "give a smaller --chunk if it was only slow; a ledger that was written is complete"
 
 
 @dataclass(frozen=True)

@@ -48,10 +48,6 @@ class Extras:
 NO_EXTRAS = Extras()
 
 
-def _nothing() -> None:
-    """For who need not know."""
-
-
 def weights_digest(weights: Iterable[tuple[str, Tensor]]) -> tuple[str, int]:
     """First 16 hex digits of the sha256 over ``Engine.weights``, and how many parameters there are."""
     digest, total = hashlib.sha256(), 0
@@ -72,7 +68,7 @@ def evaluate(
     out: Path,
     monitor: Monitor,
     on_chunk: OnChunk = quiet,
-    on_window: Callable[[], None] = _nothing,
+    on_window: Callable[[], None] = lambda: None,
     extras: Extras = NO_EXTRAS,
     engine: Engine | None = None,
 ) -> Evaluation:

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from genoctx.config import Config
-from genoctx.errors import GenoctxError, LostContact, from_os_error, is_shared
+from genoctx.errors import GenoctxError, LostContact, NoAnswer, from_os_error, is_shared
 from genoctx.run.desk import Attempt
 from genoctx.run.launch import Place, hand_over_to
 from genoctx.run.loop import Outcome
@@ -88,7 +88,7 @@ def run_rank(here: Place, beside: int, job: Job, line: Line) -> Outcome | None:
         )
     except Exception as error:
         known = _known(error)
-        if known is None or isinstance(known, LostContact):
+        if known is None or isinstance(known, LostContact | NoAnswer):
             raise
         if is_shared(known):
             if here.rank == 0:

@@ -21,7 +21,7 @@ def joined(here: Place, device: str, hang_seconds: float, remedy: str = RESUMES)
     """This process among the ranks, from their meeting until all have left; ``device`` is ``cpu`` or ``cuda``.
 
     Raises GenoctxError: one that all ranks share as it is, any other with the rank's name. LostContact where
-    another rank is gone.
+    another rank is gone, NoAnswer where one was waited for in vain.
     """
     # FSDP2 warns of views that somebody might change in place; no layer of the model changes an activation
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)

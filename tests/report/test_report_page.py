@@ -188,8 +188,8 @@ def test_leakage_above_its_limit_is_a_banner_and_a_gate() -> None:
         leaking
     )
     assert '<p class="banner"' not in RENDERERS["html"](REPORT) and REPORT["gate"] == []
-    unknown = leakage_of(None, "gone")
-    assert unknown == {"audited": None, "reason": "gone"} and leakage_of({"store": "s"})["audited"] is False
+    unknown, nobody = leakage_of(None, "gone"), {"audited": False, "reason": ""}
+    assert unknown == {"audited": None, "reason": "gone"} and leakage_of({"store": "s"}) == nobody
     ledger = make_ledger(ONE_WINDOW, losses(ONE_WINDOW, 1))
     for found, words in ((unknown, "Leakage is not known: gone"), (leakage_of({}), "nobody looked")):
         report = build_report(None, ledger, {}, block=64, beside=Beside(leakage=found))
