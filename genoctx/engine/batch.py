@@ -5,7 +5,7 @@ Letters: B rows, T tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,6 +61,19 @@ class Batch:
         """The same batch on ``device``; where it is there already, without a copy."""
         share = None if self.share_BT is None else self.share_BT.to(device)
         return Batch(self.tokens_BT.to(device), self.targets_BT.to(device), self.names, self.skip, share)
+
+
+def joined(parts: Sequence[Batch]) -> Batch:
+    """Stretches of one batch, one after the other; only padding may come before another's padding."""
+    skips = zip(*(part.skip for part in parts), strict=True)
+    shares = [part.share_BT for part in parts if part.share_BT is not None]
+    return Batch(
+        torch.cat([part.tokens_BT for part in parts], 1),
+        torch.cat([part.targets_BT for part in parts], 1),
+        parts[0].names,
+        tuple(map(sum, skips)),
+        torch.cat(shares, 1) if shares else None,
+    )
 
 
 def no_target(name: str) -> InputError:

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from genoctx.engine.batch import Batch
+from genoctx.engine.batch import Batch, joined
 from genoctx.errors import GenoctxError
-from genoctx.model.parallel.pieces import Pieces
+from genoctx.model.parallel.pieces import Pieces, own_pieces
 
 # renamed in torch 2.13, which warns about the older names
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -64,17 +63,20 @@ class TorchGroup:
         return self._size
 
     def cuts(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The pieces of the chunk ``start``..``end`` - 1, rank by rank; some may be empty."""
-        total, edges = sum(self.shares), [start]
-        for rank in range(self._size):
-            edges.append(start + round((end - start) * (sum(self.shares[: rank + 1]) / total)))
-        return list(pairwise(edges))
+        """The pieces of the chunk ``start``..``end`` - 1, in order; some may be empty."""
+        halves = list(accumulate((*self.shares, *reversed(self.shares)), initial=0.0))
+        return list(pairwise(start + round((end - start) * (half / halves[-1])) for half in halves))
+
+    def own_cuts(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Those of them that this rank has."""
+        found = self.cuts(start, end)
+        return [found[piece] for piece in own_pieces(self._rank, self._size)]
 
     def cut(self, batch: Batch, start: int, end: int) -> tuple[Batch, Pieces]:
-        """This rank's piece of the chunk ``start``..``end`` - 1 of a batch, and everybody's."""
+        """This rank's pieces of the chunk ``start``..``end`` - 1 of a batch, and everybody's."""
         parts = [batch.cut(a, b) for a, b in self.cuts(start, end)]
         pieces = Pieces(self, tuple(p.length for p in parts), tuple(p.skip for p in parts))
-        return parts[self._rank], pieces
+        return joined([parts[piece] for piece in pieces.own]), pieces
 
     def gather(self, x: Tensor, kind: str) -> Tensor:
         """[size, *x.shape]: the tensors of all ranks, which agree on the shape."""
@@ -84,37 +86,14 @@ class TorchGroup:
         self._run(kind, lambda: _all_gather(flat, x.contiguous(), group=self.process_group))
         return found
 
-    def gather_rows(self, x: Tensor, counts: Sequence[int], kind: str) -> Tensor:
-        """[sum of counts, ...]: the rows of all ranks in order; rank r has ``counts[r]`` of them."""
-        most = max(counts)
-        if not most:
-            return x
-        padded = x
-        if len(x) < most:
-            padded = x.new_zeros(most, *x.shape[1:])
-            padded[: len(x)] = x
-        found = self.gather(padded, kind)
-        if min(counts) == most:
-            return found.flatten(0, 1)
-        return torch.cat([rows[:count] for rows, count in zip(found, counts, strict=True)])
-
-    def sum_rows(self, x: Tensor, counts: Sequence[int], kind: str) -> Tensor:
-        """[counts[rank], ...]: this rank's rows of the sum over ranks of ``x`` [sum of counts, ...]."""
-        most = max(counts)
-        if not most:
-            return x
-        padded = x
-        if min(counts) < most:
-            padded = x.new_zeros(self._size, most, *x.shape[1:])
-            for rank, rows in enumerate(x.split(list(counts))):
-                padded[rank, : len(rows)] = rows
-            padded = padded.flatten(0, 1)
-        found = x.new_empty(most, *x.shape[1:])
+    def sum_own(self, x: Tensor, kind: str) -> Tensor:
+        """This rank's entry of the sum over ranks of ``x`` [size, ...]."""
+        found = x.new_empty(x.shape[1:])
         size = found.nbytes * (self._size - 1)
         self._count(kind, size, size)
-        source = padded.contiguous()
-        self._run(kind, lambda: _reduce_scatter(found, source, group=self.process_group))
-        return found[: counts[self._rank]]
+        flat = x.contiguous().flatten(0, 1)
+        self._run(kind, lambda: _reduce_scatter(found, flat, group=self.process_group))
+        return found
 
     def total(self, x: Tensor, kind: str) -> Tensor:
         """The sum of ``x`` over all ranks."""

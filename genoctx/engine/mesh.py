@@ -1,7 +1,7 @@
 """Who works with whom: the ranks of a run as device meshes, from the numbers of ``[parallel]``.
 
-The ranks form a grid of dp x cp. Ranks of one dp row share a window and hold consecutive pieces of each
-of its chunks (context parallelism); rows take different windows (data parallelism). Expert groups are
+The ranks form a grid of dp x cp. Ranks of one dp row share a window and hold pieces of each of its
+chunks (context parallelism); rows take different windows (data parallelism). Expert groups are
 cut from the same ranks: ``ep`` consecutive ones hold the experts of a layer between them, and the
 ``world / ep`` groups hold copies, which are sharded once more. All parameters are sharded over all
 ranks, so no dimension costs memory.
@@ -98,7 +98,7 @@ class Mesh:
 
     @property
     def cp_rank(self) -> int:
-        """Which piece of its chunks."""
+        """Which pieces of its chunks (genoctx/model/parallel/pieces.py)."""
         return self.rank % self.layout.cp
 
     @property

@@ -25,6 +25,7 @@ from genoctx.engine.optimizer import AdamWSettings, Optimizer
 from genoctx.engine.sharding import Sharded, local, whole_tensor
 from genoctx.engine.stream import Losses, OnChunk, quiet, train_window
 from genoctx.errors import ConfigError, GenoctxError, LostContact, shared
+from genoctx.model.parallel.pieces import PARTS
 
 NOTHING = Coefficients()
 
@@ -46,10 +47,11 @@ def rounds(lengths: Sequence[int], ranks: int, chunk: int) -> list[tuple[int, li
     return found
 
 
-def idle(chunks: int, pieces: int = 1) -> Batch:
-    """A window of ``chunks`` chunks of padding, of ``pieces`` tokens each: no indexer has anything to look at."""
-    tokens = torch.zeros(1, chunks * pieces, dtype=torch.int64)
-    return Batch(tokens, torch.full_like(tokens, -100), (), skip=(chunks * pieces,))
+def idle(chunks: int, cp: int = 1) -> Batch:
+    """A window of ``chunks`` chunks of padding, no indexer has anything to look at: a token for each of the
+    pieces of ``cp`` ranks."""
+    tokens = torch.zeros(1, chunks * PARTS * cp, dtype=torch.int64)
+    return Batch(tokens, torch.full_like(tokens, -100), (), skip=(tokens.numel(),))
 
 
 def is_idle(batch: Batch) -> bool:
@@ -93,7 +95,7 @@ class ShardedEngine(Engine):
 
     def limits(self, batch: Batch) -> list[tuple[int, int]]:
         """Chunk limits; those of an idle window are as short as they can be."""
-        return bounds(batch.length, self.mesh.layout.cp if is_idle(batch) else self.chunk)
+        return bounds(batch.length, PARTS * self.mesh.layout.cp if is_idle(batch) else self.chunk)
 
     @property
     def first(self) -> bool:
@@ -179,7 +181,7 @@ class ShardedEngine(Engine):
     @property
     def _cut(self) -> str:
         """What else the gradient sums of a rank depend on."""
-        return f"{self.mesh.layout} keep {self.sharded.keep} rank {self.mesh.rank}"
+        return f"{self.mesh.layout} pieces {PARTS} keep {self.sharded.keep} rank {self.mesh.rank}"
 
 
 class _Parts(nn.Module):

@@ -155,7 +155,7 @@ def train_window(
 ) -> Losses:
     """Both sweeps over one micro-batch: gradients of its share of the step's loss, added to ``.grad``.
 
-    With a ``group``, its ranks walk the same batch together, each its piece of every chunk: losses and
+    With a ``group``, its ranks walk the same batch together, each its pieces of every chunk: losses and
     gradients are this rank's share.
     With a ``journal``, goes on where it says, and keeps it up to date; also when ``on_chunk`` raises.
     """
@@ -185,12 +185,17 @@ def walk(
 ) -> Iterator[tuple[int, int, Tensor]]:
     """Chunk by chunk, one pass, no graph: (start, end, final hidden states [B, T, D]).
 
-    With a ``group``: of this rank's piece of every chunk.
+    With a ``group``: of this rank's pieces of every chunk, one after the other.
     """
     carry = model.initial_carry(len(batch.tokens_BT), batch.length)
     for start, end in bounds:
         part, pieces = (batch.cut(start, end), None) if group is None else group.cut(batch, start, end)
         out = model(part.tokens_BT.to(model.device), carry, skip=part.skip, pieces=pieces)
         carry = out.carry
-        own, stop = (start, end) if group is None else group.cuts(start, end)[group.rank]
-        yield own, stop, out.hidden
+        if pieces is None or group is None:
+            yield start, end, out.hidden
+        else:
+            for (first, last), hidden in zip(
+                group.own_cuts(start, end), pieces.split(out.hidden), strict=True
+            ):
+                yield first, last, hidden

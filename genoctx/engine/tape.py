@@ -89,7 +89,8 @@ class Tape:
         """
         homes = homes or Homes.on(model.device)
         dtype = working_like(model.embed_tokens.weight).dtype
-        recorded = sum(end - start for start, end in (_own(cut, group) for cut in limits[:-1]))
+        own = [group.own_cuts(*cut) if group else [cut] for cut in limits[:-1]]
+        recorded = sum(end - start for cuts in own for start, end in cuts)
         needs = window_needs(model.config, limits, batch, dtype, indexer_kl=indexer_kl, recorded=recorded)
         slabs = Slabs(homes, (need for need in needs if need.category in (CARRIES, IDS)))
         start = model.initial_carry(batch, limits[-1][1], homes[LATENTS].allocate)
@@ -222,10 +223,6 @@ class Tape:
     def held_bytes(self) -> int:
         """Bytes of everything kept for the window: storages, d-latents, carries, ids."""
         return sum(self.held().values())
-
-
-def _own(cut: tuple[int, int], group: TorchGroup | None) -> tuple[int, int]:
-    return cut if group is None else group.cuts(*cut)[group.rank]
 
 
 def _nearer(kept: LayerCarry, computed: LayerCarry) -> LayerCarry:

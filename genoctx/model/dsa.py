@@ -9,6 +9,7 @@ Letters: B rows, T tokens, D hidden, H heads, Q qk width, V value width, R laten
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -153,6 +154,39 @@ def _cut(index: IndexInputs, b: int, skip: int) -> IndexInputs:
     return IndexInputs(*(getattr(index, f)[b, skip:] for f in ("k", "gate", "q", "weights")))
 
 
+@dataclass(frozen=True)
+class _Run:
+    """Consecutive tokens of a sequence."""
+
+    first: int
+    """Position of the first."""
+    tokens: int
+    pool: int
+
+    @property
+    def end(self) -> int:
+        """Pools that are complete at the last token."""
+        return (self.first + self.tokens) // self.pool
+
+    @property
+    def completed(self) -> int:
+        """Pools that these tokens complete."""
+        return self.end - self.first // self.pool
+
+
+def _split(x: Tensor, counts: list[int]) -> tuple[Tensor, ...]:
+    return x.split(counts) if len(counts) > 1 else (x,)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = x.chunk(2, -1)
+    return first, second
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
 class _Piece:
     """One row's part of a chunk: extends the prefix, selects, attends, compares.
 
@@ -164,7 +198,8 @@ class _Piece:
     ) -> None:
         self.layer, self.q, self.at = layer, q_THR, at
         self.start = row.latents.length
-        self.first = self.start + (at.before if at else 0)
+        own = at.own if at else [(0, len(q_THR))]
+        self.runs = [_Run(self.start + before, tokens, layer.pool) for before, tokens in own]
         prefix, self.own = self._extended(row.latents, latents_TR, at, "latents", layer.pool)
         self.row = replace(row, latents=prefix)
         self.scale = layer.qk**-0.5
@@ -176,67 +211,92 @@ class _Piece:
     ) -> tuple[Prefix, Tensor]:
         return (prefix.extend(own, multiple), own) if at is None else extend(prefix, own, at, kind, multiple)
 
+    def _by_run(self, x_T: Tensor) -> tuple[Tensor, ...]:
+        return _split(x_T, [run.tokens for run in self.runs])
+
     def index(self, inputs: IndexInputs, replayed: Tensor | None) -> None:
-        """Pool the new keys (with the open pool's) and choose, unless the choice is given."""
-        pool, row, at = self.layer.pool, self.row, self.at
-        open_k, open_gate, leaving = row.open_k, row.open_gate, None
-        if at is not None:
-            open_k, open_gate, *leaving = self._open_pools(inputs, at)
-        k, gate = torch.cat((open_k, inputs.k)), torch.cat((open_gate, inputs.gate))
+        """Pool the new keys (with the open pools') and choose, unless the choice is given."""
+        pool, row = self.layer.pool, self.row
         self.inputs = inputs
-        with torch.set_grad_enabled(k.requires_grad):
-            own_keys = pool_keys(k, gate, self.layer.indexer.index_kpool_compress_ape)
-        whole = len(own_keys) * pool
-        # clones: a view of these few rows would keep the whole chunk's keys alive in every carry
-        open_k, open_gate = leaving or (k[whole:].clone(), gate[whole:].clone())
-        completed = at.pools(self.start, pool) if at else None
+        own_keys, open_k, open_gate = self._pooled(inputs)
+        completed = self.at.pools(self.start, pool) if self.at else None
         keys, self.own_keys = self._extended(row.keys, own_keys, completed, "pooled keys")
         self.row = DsaRow(row.latents, keys, open_k, open_gate)
-        if replayed is not None:
-            self.pools = replayed
-        else:
-            self.pools = select_pools(
-                inputs.q, inputs.weights, self._seen_keys(), self.first, pool, self.layer.top
-            )
+        self.pools = self._chosen(inputs) if replayed is None else replayed
 
-    def _open_pools(self, inputs: IndexInputs, at: RowPieces) -> tuple[Tensor, ...]:
-        """Keys and gates of the pool that is open before this rank's piece, and behind the chunk."""
-        pool, row, group = self.layer.pool, self.row, at.group
-        positions = [self.start + sum(at.counts[:rank]) for rank in range(group.size + 1)]
-        needs = tuple(position % pool for position in positions)
-        edges = Edges(group, at.counts, pool - 1, len(row.open_k), needs, "open pools")
-        own = torch.cat((inputs.k, inputs.gate), -1)[len(inputs.k) - edges.given(group.rank) :]
-        tail = torch.cat((row.open_k, row.open_gate), -1)
-        before, after = exchange(own.unsqueeze(0), tail.unsqueeze(0), edges)
-        return *before.squeeze(0).chunk(2, -1), *after.squeeze(0).chunk(2, -1)
+    def _chosen(self, inputs: IndexInputs) -> Tensor:
+        keys, queries = (
+            self.row.keys.storage.rows,
+            zip(self.runs, self._by_run(inputs.q), self._by_run(inputs.weights), strict=True),
+        )
+        return _joined(
+            [
+                select_pools(q, w, keys[: run.end], run.first, run.pool, self.layer.top)
+                for run, q, w in queries
+            ]
+        )
 
-    def _seen_keys(self) -> Tensor:
-        """Keys of the pools that are complete at this piece's last token."""
-        return self.row.keys.storage.rows[: (self.first + len(self.q)) // self.layer.pool]
+    def _pooled(self, inputs: IndexInputs) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys of the pools completed here; keys and gates of the pool that leaves the chunk open."""
+        ks, gates, row = self._by_run(inputs.k), self._by_run(inputs.gate), self.row
+        before, leaving = [(row.open_k, row.open_gate)], None
+        if self.at is not None:
+            before, leaving = self._open_pools(ks, gates, self.at)
+        keys: list[Tensor] = []
+        for (open_k, open_gate), k, gate in zip(before, ks, gates, strict=True):
+            k, gate = torch.cat((open_k, k)), torch.cat((open_gate, gate))
+            with torch.set_grad_enabled(k.requires_grad):
+                keys.append(pool_keys(k, gate, self.layer.indexer.index_kpool_compress_ape))
+        whole = len(keys[-1]) * self.layer.pool
+        # clones: a view of these few rows would keep the whole chunk's keys alive in every carry
+        return _joined(keys), *(leaving or (k[whole:].clone(), gate[whole:].clone()))
+
+    def _open_pools(
+        self, ks: tuple[Tensor, ...], gates: tuple[Tensor, ...], at: RowPieces
+    ) -> tuple[list[tuple[Tensor, Tensor]], tuple[Tensor, Tensor]]:
+        """Keys and gates of the pool that is open before each of these runs, and behind the chunk."""
+        pool, row = self.layer.pool, self.row
+        needs = tuple((self.start + count) % pool for count in accumulate(at.counts, initial=0))
+        edges = Edges(at.group, at.counts, pool - 1, len(row.open_k), needs, "open pools")
+        ends = [edges.last([x.unsqueeze(0) for x in xs]) for xs in (ks, gates)]
+        own = [torch.cat(end, -1) for end in zip(*ends, strict=True)]
+        before, after = exchange(own, torch.cat((row.open_k, row.open_gate), -1).unsqueeze(0), edges)
+        *opened, leaving = (_halves(x.squeeze(0)) for x in (*before, after))
+        return opened, leaving
 
     def attend(self) -> Tensor:
-        storage = self.row.latents.storage
-        return sparse_attention(
-            self.q,
-            self.own,
-            storage.rows,
-            self.pools,
-            first=self.first,
-            pool=self.layer.pool,
-            scale=self.scale,
-            d_buffer_SR=storage.gradient,
-        )
+        storage, parts = self.row.latents.storage, map(self._by_run, (self.q, self.own, self.pools))
+        outs = [
+            sparse_attention(
+                q,
+                own,
+                storage.rows,
+                pools,
+                first=run.first,
+                pool=run.pool,
+                scale=self.scale,
+                d_buffer_SR=storage.gradient,
+            )
+            for run, q, own, pools in zip(self.runs, *parts, strict=True)
+        ]
+        return _joined(outs)
 
     def kl(self, dense: bool) -> Tensor:
-        teacher = Teacher(self.q.detach(), self.row.latents.storage.rows, self.scale)
-        return indexer_kl(
-            self.inputs.q,
-            self.inputs.weights,
-            self.own_keys,
-            self._seen_keys(),
-            teacher,
-            ids_TK=None if dense else self.pools,
-            first=self.first,
-            pool=self.layer.pool,
-            d_keys_JD=self.row.keys.storage.gradient,
-        )
+        inputs, latents, keys = self.inputs, self.row.latents.storage.rows, self.row.keys.storage
+        own_keys = _split(self.own_keys, [run.completed for run in self.runs])
+        parts = map(self._by_run, (self.q.detach(), inputs.q, inputs.weights, self.pools))
+        found = [
+            indexer_kl(
+                index_q,
+                weights,
+                own,
+                keys.rows[: run.end],
+                Teacher(q, latents, self.scale),
+                ids_TK=None if dense else pools,
+                first=run.first,
+                pool=run.pool,
+                d_keys_JD=keys.gradient,
+            )
+            for run, own, q, index_q, weights, pools in zip(self.runs, own_keys, *parts, strict=True)
+        ]
+        return torch.stack(found).sum()

@@ -77,7 +77,7 @@ class KimiDeltaAttention(nn.Module):
         q = l2_normalise(q, self.width**-0.5)
         beta = torch.sigmoid(self.b_proj(x))
         inputs = (q, l2_normalise(k), v, self._log_decay(x), up(beta), carry.state)
-        out, state = kda_piece(*inputs, chunk.pieces.group) if chunk.pieces else kda(*inputs)
+        out, state = kda_piece(*inputs, chunk.pieces) if chunk.pieces else kda(*inputs)
         y = self.o_proj(self._gated(out, x))
         return y, KdaCarry((tails[0], tails[1], tails[2]), state)
 
@@ -95,16 +95,20 @@ class KimiDeltaAttention(nn.Module):
     def _convolved_piece(
         self, x: Tensor, pieces: Pieces, carry: KdaCarry
     ) -> tuple[list[Tensor], tuple[Tensor, ...]]:
-        """The same where the tokens before this piece are another rank's."""
+        """The same where the tokens before this rank's pieces are another's."""
         raws = [getattr(self, f"{name}_proj")(x) for name in "qkv"]
         width = self.conv_width - 1
-        needs = (width,) * (pieces.group.size + 1)
+        needs = (width,) * (len(pieces.lengths) + 1)
         edges = Edges(pieces.group, pieces.lengths, width, width, needs, "kda halo")
-        first = x.shape[1] - edges.given(pieces.group.rank)
-        own = torch.cat([raw[:, first:] for raw in raws], -1)
-        before, after = exchange(own, torch.cat(carry.tails, -1), edges)
-        triples = zip("qkv", raws, before.chunk(3, -1), strict=True)
-        return [self._conv(*triple)[0] for triple in triples], tuple(t.clone() for t in after.chunk(3, -1))
+        by_piece = [pieces.split(raw) for raw in raws]
+        ends = zip(*map(edges.last, by_piece), strict=True)
+        before, after = exchange([torch.cat(end, -1) for end in ends], torch.cat(carry.tails, -1), edges)
+        found = [
+            [self._conv(*each)[0] for each in zip("qkv", raw, tails.chunk(3, -1), strict=True)]
+            for raw, tails in zip(zip(*by_piece, strict=True), before, strict=True)
+        ]
+        convolved = [torch.cat(each, 1) for each in zip(*found, strict=True)]
+        return convolved, tuple(t.clone() for t in after.chunk(3, -1))
 
     def _conv(self, name: str, raw: Tensor, tail: Tensor) -> tuple[Tensor, Tensor]:
         y, tail = short_conv(raw, getattr(self, f"{name}_conv1d").weight.squeeze(1), tail)

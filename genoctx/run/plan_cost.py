@@ -133,7 +133,8 @@ def _exchange(config: Config, fleet: Fleet, s: Settings, chunks: int) -> dict[st
     rows = c.kv_lora_rank * (item + wide) + keys * item + key_gradients
     latents = tokens * len(c.dsa_layers) * rows * (1 - 1 / s.cp)
     state = c.linear_num_heads * c.linear_head_dim**2 * wide
-    maps = 4.0 * chunks * len(c.kda_layers) * 2 * state * (s.cp - 1) * config.train.batch
+    # [A | B] of each of a rank's two pieces: in both sweeps, and once backwards (model/parallel/state.py)
+    maps = 3.0 * chunks * len(c.kda_layers) * 2 * 2 * state * (s.cp - 1) * config.train.batch
     if fleet.device is None:
         return {"memory": gather + all_to_all + latents + maps}
     outside = fleet.nodes > 1

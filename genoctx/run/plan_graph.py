@@ -131,6 +131,16 @@ def saved_bytes(c: ModelConfig, tokens: int, s: Sizes) -> int:
     return int(tokens * (layers + _ends(c, s)) + len(c.moe_layers) * _padding(c, tokens, s))
 
 
+def map_bytes(c: ModelConfig, cp: int, wide: int) -> int:
+    """Bytes of the affine maps where ``cp`` ranks share a chunk: A of a rank's two pieces, kept in every KDA layer,
+    and, of the layer at work, [A | B] of all pieces and the states at their borders (genoctx/model/parallel/state.py).
+    """
+    if cp == 1:
+        return 0
+    state = c.linear_num_heads * c.linear_head_dim**2 * wide
+    return state * (2 * len(c.kda_layers) + 3 * 2 * cp + 1)
+
+
 def _kda_work(c: ModelConfig, s: Sizes) -> float:
     """Bytes per token that the backward pass of the recurrence takes while it runs."""
     inner = c.linear_num_heads * c.linear_head_dim

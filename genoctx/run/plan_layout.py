@@ -16,7 +16,7 @@ from genoctx.config import Config
 from genoctx.model.count import count_experts, count_parameters
 from genoctx.run import plan_bytes as b
 from genoctx.run.devices import GIB, Fleet
-from genoctx.run.plan_graph import peak_bytes, sizes
+from genoctx.run.plan_graph import map_bytes, peak_bytes, sizes
 
 DEVICE, HOST, DISK = "device", "host", "disk"
 TIERS = (DEVICE, HOST, DISK)
@@ -113,6 +113,7 @@ def _per_rank(config: Config, fleet: Fleet, length: int, s: Settings) -> dict[st
     triton = fleet.device is not None
     tokens = config.train.batch * -(-s.chunk // s.cp)
     graph = peak_bytes(c, tokens, sizes(dtype, triton=triton, balance=config.loss.balance > 0))
+    graph += map_bytes(c, s.cp, wide) * config.train.batch
     chunks = math.ceil(length / s.chunk)
     return {
         b.PARAMETERS: -(-parameters // n),

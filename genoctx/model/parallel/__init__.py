@@ -1,1 +1,1 @@
-"""Context parallelism inside a chunk: what the layers exchange where ranks hold consecutive pieces of it."""
+"""Context parallelism inside a chunk: what the layers exchange where ranks hold pieces of it."""

@@ -1,22 +1,23 @@
 """The last few tokens before every piece: the convolution's halo and the indexer's open pool.
 
-Every rank gives the last W tokens of its piece (fewer where the piece is shorter), so what is sent does
-not depend on the length. Behind the carry's tail they make one short stream, from which every rank reads
-the tokens before its own piece, and those that leave the chunk.
+Every rank gives the last W tokens of each of its pieces (fewer where a piece is shorter), so what is sent
+does not depend on the length. Behind the carry's tail they make one short stream, from which every rank
+reads the tokens before its own pieces, and those that leave the chunk.
 
 Letters: B rows, W tokens of an edge at most, C channels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from genoctx.model.parallel.pieces import Group
+from genoctx.model.parallel.pieces import Group, in_order, own_pieces
 
 
 @dataclass(frozen=True)
@@ -25,64 +26,74 @@ class Edges:
 
     group: Group
     lengths: tuple[int, ...]
-    """Tokens of every rank."""
+    """Tokens of every piece."""
     width: int
     """Most tokens an edge has."""
     tail: int
     needs: tuple[int, ...]
-    """Tokens wanted before every rank's piece, and behind the last."""
+    """Tokens wanted before every piece, and behind the last."""
     kind: str
 
-    def given(self, rank: int) -> int:
-        """Tokens that a rank has to give."""
-        return min(self.lengths[rank], self.width)
+    @property
+    def own(self) -> tuple[int, int]:
+        """The pieces of this rank."""
+        return own_pieces(self.group.rank, self.group.size)
+
+    def given(self, piece: int) -> int:
+        """Tokens that there are to give of a piece."""
+        return min(self.lengths[piece], self.width)
+
+    def last(self, pieces: Sequence[Tensor]) -> list[Tensor]:
+        """The tokens to give of this rank's pieces [B, T, C]."""
+        return [x[:, x.shape[1] - self.given(p) :] for p, x in zip(self.own, pieces, strict=True)]
 
     def borders(self) -> list[int]:
-        """Ends of the tail and of every rank's tokens in the stream."""
-        found = [self.tail]
-        for rank in range(self.group.size):
-            found.append(found[-1] + self.given(rank))
-        return found
+        """Ends of the tail and of every piece's tokens in the stream."""
+        return list(accumulate(map(self.given, range(len(self.lengths))), initial=self.tail))
 
-    def wanted(self, rank: int) -> slice:
-        """Tokens of the stream before a rank's piece; behind the last for ``rank == size``."""
-        end = self.borders()[rank]
-        return slice(end - self.needs[rank], end)
+    def wanted(self, piece: int) -> slice:
+        """Tokens of the stream before a piece; behind the last for ``piece == len(lengths)``."""
+        end = self.borders()[piece]
+        return slice(end - self.needs[piece], end)
+
+    def exchanged(self, parts: Sequence[Tensor], kind: str) -> list[Tensor]:
+        """[B, W, C] of every piece in order, from [B, up to W, C] of this rank's."""
+        one = parts[0]
+        sent = one.new_zeros(len(parts), len(one), self.width, one.shape[2])
+        for place, part in zip(sent, parts, strict=True):
+            place[:, : part.shape[1]] = part
+        return in_order([tuple(x) for x in self.group.gather(sent, kind)])
 
 
 class _Exchange(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, own_BTC: Tensor, tail_BTC: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
-        ctx.edges, group = edges, edges.group
-        sent = own_BTC.new_zeros(len(own_BTC), edges.width, own_BTC.shape[2])
-        count = edges.given(group.rank)
-        sent[:, :count] = own_BTC
-        everyone = group.gather(sent, edges.kind)
-        stream = torch.cat((tail_BTC, *(x[:, : edges.given(r)] for r, x in enumerate(everyone))), 1)
+    def forward(ctx: Any, edges: Edges, tail_BTC: Tensor, *own_BTC: Tensor) -> tuple[Tensor, ...]:
+        ctx.edges = edges
+        everything = edges.exchanged(own_BTC, edges.kind)
+        stream = torch.cat((tail_BTC, *(x[:, : edges.given(p)] for p, x in enumerate(everything))), 1)
         # clones: a view would keep the stream alive in every carry
-        return stream[:, edges.wanted(group.rank)].clone(), stream[:, edges.wanted(group.size)].clone()
+        return tuple(stream[:, edges.wanted(p)].clone() for p in (*edges.own, len(everything)))
 
     @staticmethod
-    def backward(ctx: Any, d_entering: Tensor, d_leaving: Tensor) -> tuple[Tensor, Tensor, None]:
-        edges, group = ctx.edges, ctx.edges.group
-        sent = d_entering.new_zeros(len(d_entering), edges.width, d_entering.shape[2])
-        sent[:, : d_entering.shape[1]] = d_entering
+    def backward(ctx: Any, *d_BTC: Tensor) -> tuple[Tensor | None, ...]:
+        edges: Edges = ctx.edges
+        *d_entering, d_leaving = d_BTC
         borders = edges.borders()
-        d_stream = d_entering.new_zeros(len(d_entering), borders[-1], d_entering.shape[2])
-        for rank, d in enumerate(group.gather(sent, f"{edges.kind} gradient")):
-            d_stream[:, edges.wanted(rank)] += d[:, : edges.needs[rank]]
-        d_stream[:, edges.wanted(group.size)] += d_leaving
-        start, end = list(pairwise(borders))[group.rank]
-        return d_stream[:, start:end], d_stream[:, : edges.tail], None
+        d_stream = d_leaving.new_zeros(len(d_leaving), borders[-1], d_leaving.shape[2])
+        for piece, d in enumerate(edges.exchanged(d_entering, f"{edges.kind} gradient")):
+            d_stream[:, edges.wanted(piece)] += d[:, : edges.needs[piece]]
+        d_stream[:, edges.wanted(len(edges.lengths))] += d_leaving
+        d_own = (d_stream[:, slice(*list(pairwise(borders))[piece])] for piece in edges.own)
+        return None, d_stream[:, : edges.tail], *d_own
 
 
-def exchange(own_BTC: Tensor, tail_BTC: Tensor, edges: Edges) -> tuple[Tensor, Tensor]:
-    """(tokens before this rank's piece, tokens that leave the chunk): ``edges.needs`` says how many.
+def exchange(own_BTC: Sequence[Tensor], tail_BTC: Tensor, edges: Edges) -> tuple[list[Tensor], Tensor]:
+    """(tokens before each of this rank's pieces, tokens that leave the chunk): as many as ``edges.needs``.
 
-    ``own_BTC``: the last ``edges.given(rank)`` tokens of the piece; ``tail_BTC``: the carry's, alike on
-    every rank. Differentiable in both; the gradient of the tail is whole on every rank.
+    ``own_BTC``: what ``edges.last`` gives; ``tail_BTC``: the carry's, alike on every rank. Differentiable
+    in all; the gradient of the tail is whole on every rank.
     """
     if not edges.width:
-        return own_BTC, tail_BTC
-    before, after = _Exchange.apply(own_BTC, tail_BTC, edges)
+        return list(own_BTC), tail_BTC
+    *before, after = _Exchange.apply(edges, tail_BTC, *own_BTC)
     return before, after

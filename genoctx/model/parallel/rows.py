@@ -32,7 +32,7 @@ class _Own(torch.autograd.Function):
         if storage.gradient is None:
             raise ValueError(f"{kind} of a chunk in pieces need the storage's gradient buffer")
         rows = storage.gradient[first : first + sum(at.counts)]
-        total = at.group.sum_rows(rows.to(arriving.device), at.counts, f"{kind} gradient")
+        total = at.sum_own(rows.to(arriving.device), f"{kind} gradient")
         return total.to(arriving.dtype), None, None, None, None
 
 
@@ -47,5 +47,5 @@ def extend(
     longer = prefix.recorded(sum(at.counts))
     if longer is None:
         own = own_TW.detach().to(prefix.storage.rows.dtype)  # what is kept is what is sent
-        longer = prefix.extend(at.group.gather_rows(own, at.counts, kind), multiple)
+        longer = prefix.extend(at.gather(own, kind), multiple)
     return longer, _Own.apply(own_TW, longer.storage, prefix.length, at, kind)

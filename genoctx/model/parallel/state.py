@@ -1,62 +1,72 @@
 """KDA over the pieces of a chunk: affine maps side by side, then every piece from its own state.
 
-A piece takes a state to A S + B (genoctx_kernels/kda/piece.py). Ranks exchange (A, B), whose size does
-not depend on the piece's length, and each composes the states that enter its piece and leave the chunk.
-Backwards the gradient of the state goes through the same maps from last to first: A^T d + b.
+A piece takes a state to A S + B (genoctx_kernels/kda/piece.py). Ranks exchange (A, B) of their pieces,
+whose size does not depend on a piece's length, and each composes the states that enter its pieces and
+leave the chunk. Backwards the gradient of the state goes through the same maps from last to first:
+A^T d + b.
 
-Letters: B rows, T tokens of the piece, H heads, K key width, V value width.
+Letters: B rows, T tokens of this rank, H heads, K key width, V value width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from genoctx.model.parallel.pieces import Group
+from genoctx.model.parallel.pieces import PARTS, Pieces, in_order
 from genoctx_kernels.kda import kda, piece_map, state_gradient
 
 MAPS, GRADIENTS = "kda maps", "kda gradients"
 
 
-def chain(maps_RBHKX: Tensor, state_BHKV: Tensor, *, back: bool = False) -> list[Tensor]:
-    """States at the size + 1 borders of the pieces, first border first; maps are [A | B] of every rank.
+def chain(maps_BHKX: Sequence[Tensor], state_BHKV: Tensor, *, back: bool = False) -> list[Tensor]:
+    """States at the borders of the pieces, first border first; maps are [A | B] of every piece in order.
 
     ``back``: from the last border to the first, through A^T.
     """
     width = state_BHKV.shape[-2]
     found = [state_BHKV]
-    for one in maps_RBHKX.flip(0) if back else maps_RBHKX:
+    for one in reversed(maps_BHKX) if back else maps_BHKX:
         a, b = one[..., :width], one[..., width:]
         found.append((a.mT if back else a) @ found[-1] + b)
     return found[::-1] if back else found
 
 
+def _gathered(pieces: Pieces, maps: Sequence[tuple[Tensor, Tensor]], kind: str) -> list[Tensor]:
+    """[A | B] of every piece in order, from this rank's (A, B)."""
+    own = torch.stack([torch.cat(each, -1) for each in maps])
+    return in_order([tuple(x) for x in pieces.group.gather(own, kind)])
+
+
 class _Leave(torch.autograd.Function):
-    """Outputs as they are, and the chunk's last state. Backwards: where the ranks' gradients meet."""
+    """Outputs as they are, and the chunk's last state. Backwards: where the ranks' gradients meet.
+
+    Per piece of this rank: output, last state and A; then q, k, g and beta of its first, and of its second.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        out: Tensor,
-        last: Tensor,
-        state: Tensor,
-        leaving: Tensor,
-        a: Tensor,
-        group: Group,
-        *qkgb: Tensor,
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(a, *qkgb)
-        ctx.group = group
-        return out.view_as(out), leaving
+        ctx: Any, pieces: Pieces, state: Tensor, leaving: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.pieces = pieces
+        ctx.save_for_backward(*tensors[2 * PARTS :])
+        return *(out.view_as(out) for out in tensors[:PARTS]), leaving
 
     @staticmethod
-    def backward(ctx: Any, d_out: Tensor, d_leaving: Tensor) -> tuple[Tensor | None, ...]:
-        a, q, k, g, beta = ctx.saved_tensors
-        own = torch.cat((a, state_gradient(q, k, g, beta, d_out)), -1)
-        borders = chain(ctx.group.gather(own, GRADIENTS), d_leaving.to(own.dtype), back=True)
-        return d_out, borders[ctx.group.rank + 1], borders[0], None, None, None, *(None for _ in range(4))
+    def backward(ctx: Any, *d_outs: Tensor) -> tuple[Tensor | None, ...]:
+        *d_out, d_leaving = d_outs
+        pieces, saved = ctx.pieces, ctx.saved_tensors
+        a, qkgb = saved[:PARTS], (saved[PARTS : PARTS + 4], saved[PARTS + 4 :])
+        own = [
+            (a, state_gradient(q, k, g, beta, d))
+            for a, (q, k, g, beta), d in zip(a, qkgb, d_out, strict=True)
+        ]
+        borders = chain(_gathered(pieces, own, GRADIENTS), d_leaving.to(own[0][0].dtype), back=True)
+        d_last = (borders[piece + 1] for piece in pieces.own)
+        return None, borders[0], None, *d_out, *d_last, *(None for _ in saved)
 
 
 def kda_piece(
@@ -66,18 +76,20 @@ def kda_piece(
     g_BTHK: Tensor,
     beta_BTH: Tensor,
     state_BHKV: Tensor,
-    group: Group,
+    pieces: Pieces,
 ) -> tuple[Tensor, Tensor]:
-    """``kda`` where the ranks of ``group`` hold consecutive pieces, also of no token.
+    """``kda`` of this rank's tokens where other ranks have other pieces of the chunk; also of no token.
 
-    ``state_BHKV`` enters the chunk, alike on every rank. Returns this piece's outputs and the state
-    that leaves the chunk, alike on every rank to the last bit. Differentiable in all six tensors; the
-    gradient of the entering state is whole on every rank.
+    ``state_BHKV`` enters the chunk, alike on every rank. Returns the outputs of this rank's tokens and the
+    state that leaves the chunk, alike on every rank to the last bit. Differentiable in all six tensors;
+    the gradient of the entering state is whole on every rank.
     """
-    a, b = piece_map(k_BTHK, v_BTHV, g_BTHK, beta_BTH)
-    states = chain(group.gather(torch.cat((a, b), -1), MAPS), state_BHKV.detach())
-    entering, leaving = states[group.rank], states[-1]
-    out, last = kda(q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH, entering)
-    qkgb = (x.detach() for x in (q_BTHK, k_BTHK, g_BTHK, beta_BTH))
-    out, leaving = _Leave.apply(out, last, state_BHKV, leaving, a, group, *qkgb)
-    return out, leaving
+    inputs = list(zip(*map(pieces.split, (q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH)), strict=True))
+    maps = [piece_map(k, v, g, beta) for _, k, v, g, beta in inputs]
+    states = chain(_gathered(pieces, maps, MAPS), state_BHKV.detach())
+    entering = [states[piece] for piece in pieces.own]
+    made = [kda(q, k, v, g, beta, state) for (q, k, v, g, beta), state in zip(inputs, entering, strict=True)]
+    outs, lasts = zip(*made, strict=True)
+    qkgb = (x.detach() for q, k, _, g, beta in inputs for x in (q, k, g, beta))
+    *outs, leaving = _Leave.apply(pieces, state_BHKV, states[-1], *outs, *lasts, *(a for a, _ in maps), *qkgb)
+    return torch.cat(outs, 1), leaving
