@@ -7,12 +7,14 @@ open: whatever happens to the process, nothing is left behind.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -21,6 +23,9 @@ from torch import Tensor
 from genoctx.errors import GenoctxError
 
 _PAGE = mmap.PAGESIZE
+_MADV_POPULATE_READ = 22
+"""Linux 5.14 (<sys/mman.h>): read pages and map them."""
+_libc = ctypes.CDLL(None)
 
 
 class MappedFiles:
@@ -30,6 +35,7 @@ class MappedFiles:
         self.folder = folder
         # by address; only the tensor over it keeps a mapping, and with it the file, alive
         self._maps: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+        self._reader: ThreadPoolExecutor | None = None
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Zeros of ``shape``. GenoctxError, naming folder and bytes, when the disk cannot hold them."""
@@ -78,27 +84,32 @@ class MappedFiles:
             ) from error
         return handle
 
-    def ahead(self, tensors: Iterable[Tensor]) -> None:
-        """Ask the kernel to read the pages of ``tensors`` (views of what was allocated here)."""
-        self._advise(tensors, mmap.MADV_WILLNEED, whole_pages=False)
+    def ahead(self, tensors: Iterable[Tensor]) -> Future[None]:
+        """Read the pages of ``tensors`` (views of what was allocated here) on a thread, and map them."""
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, "genoctx-ahead")
+        # the tensors go along: while they live, so do their mappings
+        return self._reader.submit(_populate, [x for x in tensors if self._mapping(x) is not None])
 
     def behind(self, tensors: Iterable[Tensor]) -> None:
         """Take the pages that lie wholly within ``tensors`` out of this process; the file keeps them."""
-        self._advise(tensors, mmap.MADV_DONTNEED, whole_pages=True)
-
-    def _advise(self, tensors: Iterable[Tensor], advice: int, *, whole_pages: bool) -> None:
         for tensor in tensors:
-            found = self._maps.get(tensor.untyped_storage().data_ptr())
-            if found is None:
-                continue
-            first = tensor.storage_offset() * tensor.itemsize
-            end = first + tensor.nbytes
-            if whole_pages:
-                start, end = -(-first // _PAGE) * _PAGE, end // _PAGE * _PAGE
-            else:
-                start = first // _PAGE * _PAGE
-            if end > start:
-                found.madvise(advice, int(start), int(end - start))
+            found, first = self._mapping(tensor), tensor.storage_offset() * tensor.itemsize
+            start, end = -(-first // _PAGE) * _PAGE, (first + tensor.nbytes) // _PAGE * _PAGE
+            if found is not None and end > start:
+                found.madvise(mmap.MADV_DONTNEED, int(start), int(end - start))
+
+    def _mapping(self, tensor: Tensor) -> mmap.mmap | None:
+        return self._maps.get(tensor.untyped_storage().data_ptr())
+
+
+def _populate(tensors: list[Tensor]) -> None:
+    """ctypes lets other threads compute meanwhile. An older kernel starts to read, and maps nothing."""
+    for tensor in tensors:
+        start = tensor.data_ptr() // _PAGE * _PAGE
+        where, size = ctypes.c_void_p(start), ctypes.c_size_t(tensor.data_ptr() + tensor.nbytes - start)
+        if _libc.madvise(where, size, _MADV_POPULATE_READ):
+            _libc.madvise(where, size, mmap.MADV_WILLNEED)
 
 
 def _unnamed(folder: Path) -> int:

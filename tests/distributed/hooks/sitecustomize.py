@@ -1,4 +1,4 @@
-"""Found first on PYTHONPATH: rank 1 ends itself at event KILL_AT, of those after which a file is durable or named."""
+"""Found first on PYTHONPATH: kills rank KILL_RANK at event KILL_AT, of those that name a file or make it durable."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Any
 
-if os.environ.get("RANK") == "1" and "KILL_AT" in os.environ:
+if "KILL_AT" in os.environ and os.environ.get("RANK") == os.environ["KILL_RANK"]:
     left = iter(range(int(os.environ["KILL_AT"]) - 1, -1, -1))
 
     def _watched(name: str) -> None:
