@@ -19,15 +19,15 @@ def refuse_homes(wanted: Mapping[str, str], *, gpu: bool, ranks: int = 1) -> Non
                 f"homes.{name} cannot leave the GPU: attention gathers from all of them",
                 f"set homes.{name} = 'device'; carries, ids, parameters and moments can leave",
             )
-        if len(away & {"parameters", "moments"}) == 1:
+        if "parameters" in away and "moments" not in away:
             raise ConfigError(
-                "homes.parameters and homes.moments leave the GPU together: the step is taken where they are",
-                "set both to 'host' or 'file', or both to 'device'",
+                "homes.parameters cannot leave the GPU without homes.moments: the step is taken where masters are",
+                "set both to 'host' or 'file', or homes.moments alone, or both to 'device'",
             )
     if ranks > 1 and "parameters" in away:
         raise ConfigError(
             "homes.parameters cannot leave the device where ranks share the parameters",
-            "set homes.parameters = 'device' (on a GPU homes.moments too): more ranks make the parts smaller",
+            "set homes.parameters = 'device'; homes.moments can leave, and more ranks make the parts smaller",
         )
 
 

@@ -29,6 +29,8 @@ class Home(Protocol):
 
     moves: bool
     """Things go there from where they are made."""
+    apart: bool
+    """Nothing is computed on there: what is needed has to be sent for."""
 
     def allocate(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Zeros of ``shape``."""
@@ -56,6 +58,7 @@ class InPlace:
     """Memory that the model computes on: of the device, or of the host where that is the device."""
 
     moves = False
+    apart = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -112,6 +115,7 @@ class Beside:
     """Host memory or mapped files beside a GPU: copies both ways on a side stream."""
 
     moves = True
+    apart = True
 
     def __init__(self, device: torch.device, files: MappedFiles | None) -> None:
         self.courier, self.files = Courier(device), files

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from genoctx.engine.bytes import MOMENTS, PARAMETERS
 from genoctx.engine.homes import Homes
+from genoctx.engine.pinned import Arrival
 from genoctx_kernels.numerics import accumulator
 
 
@@ -61,7 +62,8 @@ class Optimizer:
 
     Parameters in bfloat16 step on float32 masters and are rounded from them; gradients are always
     summed in float32 (float64 for float64). Masters and gradient sums have the home ``parameters``,
-    moments the home ``moments``; beside a GPU the step is taken on the host when they are there.
+    moments the home ``moments``. The step is taken where the masters are: beside a GPU on the host when they
+    are there; moments that are there alone come to the GPU and go back, layer by layer.
     """
 
     def __init__(self, model: nn.Module, settings: AdamWSettings, homes: Homes | None = None) -> None:
@@ -169,11 +171,18 @@ class Optimizer:
         scale = clip / norm if clip and norm > clip else None
         for adamw in self.adamw:
             self._open_moments(adamw)
-        for i, adamw in enumerate(self.adamw):
-            if i + 1 < len(self.adamw):
-                self.homes[MOMENTS].ahead(self._moments(self.adamw[i + 1]))
+        coming = self._send_for(self.adamw[0]) if self.adamw else None
+        for adamw, following in zip(self.adamw, (*self.adamw[1:], None), strict=True):
+            assert coming is not None
+            places, moments = self._moments(adamw), coming()
+            coming = self._send_for(following) if following is not None else None
+            self._set_moments(adamw, moments)
             self._step(adamw, rate, scale)
-            self.homes[MOMENTS].behind(self._moments(adamw))
+            for place, moment in zip(places, moments, strict=True):
+                self.homes[MOMENTS].store(place, moment)
+            self._set_moments(adamw, places)
+            self.homes[MOMENTS].behind(places)
+        self.homes[MOMENTS].settle()
         for name, parameter in self.parameters.items():
             if self.masters[name].data_ptr() != parameter.data_ptr():
                 parameter.copy_(self.masters[name], non_blocking=True)
@@ -198,7 +207,20 @@ class Optimizer:
         )
 
     def _moments(self, adamw: torch.optim.AdamW) -> list[Tensor]:
-        return [value for state in adamw.state.values() for value in state.values() if value.ndim]
+        return [state[key] for state in adamw.state.values() for key in _AVERAGES]
+
+    def _set_moments(self, adamw: torch.optim.AdamW, moments: list[Tensor]) -> None:
+        rest = iter(moments)
+        for state in adamw.state.values():
+            state.update({key: next(rest) for key in _AVERAGES})
+
+    def _send_for(self, adamw: torch.optim.AdamW) -> Arrival:
+        """Start to bring a layer's moments to where its masters are."""
+        places, home = self._moments(adamw), self.homes[MOMENTS]
+        if home.apart and not self.homes[PARAMETERS].apart:
+            return home.send_for(places)
+        home.ahead(places)
+        return lambda: places
 
     def state(self) -> Iterator[tuple[str, Tensor]]:
         """Everything a resume needs, as named tensors."""

@@ -206,7 +206,7 @@ class ShardedOptimizer(Optimizer):
         if homes is not None and homes[PARAMETERS].moves:
             raise ConfigError(
                 "homes.parameters cannot leave the device where ranks share the parameters",
-                "set homes.parameters = 'device' (on a GPU homes.moments too): more ranks make the parts smaller",
+                "set homes.parameters = 'device'; homes.moments can leave, and more ranks make the parts smaller",
             )
         self.sharded = sharded
         super().__init__(_Parts(sharded), settings, homes)

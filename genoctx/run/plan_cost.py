@@ -158,9 +158,12 @@ def _optimizer(config: Config, fleet: Fleet, s: Settings, layout: Layout) -> Ran
     if fleet.device is None:
         seconds = per_node / (CPU_MEMORY_RATE * cpu_count()) + 2 * on_disk / CPU_DISK_RATE
         return Range(seconds / 2, 2 * seconds)
-    if on_host or on_disk:
+    if any(layout[tier].get(b.MASTERS, 0) for tier in (HOST, DISK)):  # the step is taken on the host
         seconds = per_node / HOST_MEMORY_RATE
         seconds += 2 * on_disk / fleet.device.disk_rate
         return Range(seconds / 2, 3 * seconds)
     seconds = per_node / fleet.in_node / fleet.device.memory_rate
-    return Range(seconds, 3 * seconds)
+    # moments that lie elsewhere come and go, layer by layer
+    moved = 2 * (on_host + on_disk) / fleet.in_node / fleet.device.host_link
+    moved += 2 * on_disk / fleet.device.disk_rate
+    return Range(max(seconds, moved), 3 * (seconds + moved))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ from genoctx.config import preset_model
 from genoctx.engine.batch import Batch, Coefficients, bounds
 from genoctx.engine.bytes import CATEGORIES, WINDOW, window_bytes
 from genoctx.engine.engine import Engine
-from genoctx.engine.homes import Homes
+from genoctx.engine.homes import Homes, InPlace
 from genoctx.engine.optimizer import AdamWSettings, Optimizer
+from genoctx.engine.pinned import Arrival
 from genoctx.engine.stream import forward_sweep
 from genoctx.engine.tape import Tape
 from genoctx.errors import GenoctxError
@@ -72,6 +75,39 @@ def test_every_combination_gives_the_same_bits(
         same = torch.equal(value, mapped[name]) if isinstance(value, torch.Tensor) else value == mapped[name]
         assert same, name
     assert list(tmp_path.iterdir()) == [], "a mapped file has no name"
+
+
+class Away(InPlace):
+    """A home apart, as beside a GPU: what comes from it is a copy, and what is kept in it is copied back."""
+
+    moves = True
+    apart = True
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.here = self.most = 0
+
+    def send_for(self, places: Sequence[torch.Tensor]) -> Arrival:
+        self.here += len(places)
+        self.most = max(self.most, self.here)
+        copies = [place.clone() for place in places]
+        for place in places:
+            place.fill_(float("nan"))  # whoever computes with what is there is found out
+        return lambda: copies
+
+    def store(self, place: torch.Tensor, tensor: torch.Tensor) -> None:
+        self.here -= 1
+        place.copy_(tensor)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_moments_come_to_the_masters_two_layers_at_a_time(dtype: torch.dtype) -> None:
+    away = Away()
+    plain, moved = train(None, dtype), train(Homes(Homes.on(CPU).by_category | {"moments": away}), dtype)
+    assert plain.keys() == moved.keys()
+    assert all(torch.equal(v, moved[n]) for n, v in plain.items() if isinstance(v, torch.Tensor))
+    names = [n for n, _ in model().named_parameters() if n.startswith("layers.")]
+    assert away.here == 0 and 0 < away.most <= 2 * 2 * max(Counter(n.split(".")[1] for n in names).values())
 
 
 @pytest.mark.parametrize(("rows", "length", "chunk"), [(1, 200, 48), (2, 129, 64), (1, 31, 7), (3, 40, 40)])
