@@ -59,7 +59,7 @@ def window_needs(
 
     Carries enter all chunks; ids are kept of all chunks but the last, which chooses in the backward
     sweep. ``indexer_kl``: pooled keys have gradients too. ``recorded``: of how many tokens this rank
-    keeps ids, where it has a piece of every chunk only.
+    keeps ids, where it has pieces of every chunk only.
     """
     tokens, chunks = limits[-1][1], len(limits)
     recorded = limits[-1][0] if recorded is None else recorded

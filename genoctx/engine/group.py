@@ -9,7 +9,7 @@ How to use it (the launcher, FSDP and data parallelism live elsewhere)::
 Every rank of the group gets the same whole batch (tokens are 8 bytes each) and the same chunk limits, and
 walks them at the same time. Denominators are those of the whole batch, losses and parameter gradients are
 this rank's share: sum both over the ranks of the group. ``on_chunk`` counts this rank's tokens.
-``shares`` cuts chunks unevenly: ``TorchGroup(pg, shares=(2, 1))``; by default pieces differ by a token.
+``shares`` cuts chunks unevenly: ``TorchGroup(pg, shares=(2, 1))``; by default ranks differ by a token.
 Timeouts are the process group's; a collective that fails raises GenoctxError and names what it was for.
 """
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from genoctx.engine.batch import Batch, joined
 from genoctx.errors import GenoctxError
-from genoctx.model.parallel.pieces import Pieces, own_pieces
+from genoctx.model.parallel.pieces import Pieces, in_order, own_pieces
 
 # renamed in torch 2.13, which warns about the older names
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -64,8 +64,11 @@ class TorchGroup:
 
     def cuts(self, start: int, end: int) -> list[tuple[int, int]]:
         """The pieces of the chunk ``start``..``end`` - 1, in order; some may be empty."""
-        halves = list(accumulate((*self.shares, *reversed(self.shares)), initial=0.0))
-        return list(pairwise(start + round((end - start) * (half / halves[-1])) for half in halves))
+        total = sum(self.shares)
+        edges = [round((end - start) * (share / total)) for share in accumulate(self.shares, initial=0.0)]
+        counts = [b - a for a, b in pairwise(edges)]
+        lengths = in_order([((count + 1) // 2, count // 2) for count in counts])
+        return list(pairwise(accumulate(lengths, initial=start)))
 
     def own_cuts(self, start: int, end: int) -> list[tuple[int, int]]:
         """Those of them that this rank has."""

@@ -103,7 +103,7 @@ class Mesh:
 
     @property
     def cp_group(self) -> dist.ProcessGroup:
-        """The ranks that share this rank's window, in the order of their pieces."""
+        """The ranks that share this rank's window, in the order of their first pieces."""
         return self.windows.get_group("cp")
 
     @property

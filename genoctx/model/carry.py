@@ -163,7 +163,7 @@ class Chunk:
     choices: Choices | None = None
     aux: Aux = field(default_factory=Aux)
     pieces: Pieces | None = None
-    """Where several ranks share a chunk: ``x`` is this rank's piece, and these are everybody's."""
+    """Where several ranks share a chunk: ``x`` is this rank's pieces, and these are everybody's."""
 
     def valid(self) -> Tensor | None:
         """bool [B, T], or None when no token is padding."""

@@ -87,7 +87,7 @@ class Hybrid(nn.Module):
         """One chunk of tokens (int64 [B, T]) continuing from ``carry``.
 
         ``skip`` counts the left-padding tokens of this chunk per row; ``choices`` replays recorded
-        selections, one entry per layer. With ``pieces``, ``tokens_BT`` is this rank's piece of the chunk
+        selections, one entry per layer. With ``pieces``, ``tokens_BT`` are this rank's pieces of the chunk
         (T >= 0) and so is what comes out, but for the carry, which is the whole chunk's on every rank.
         """
         x = self.embed_tokens(tokens_BT).unsqueeze(2).expand(-1, -1, self.config.hc_mult, -1).contiguous()

@@ -23,8 +23,9 @@ HOST_MEMORY_RATE = 200e9
 """Bytes/s of one node's memory for an optimizer step on the host; CPUs with few cores reach far less."""
 CPU_MEMORY_RATE = 8e9
 """Bytes/s of one core."""
-LAUNCHES = 220
-"""Kernels of a layer's forward pass on a GPU, counted roughly; and seconds that each costs at worst."""
+LAUNCHES, LAUNCHES_IN_PIECES = 220, 400
+"""Kernels of a layer's forward pass on a GPU, counted roughly, of one process and where a rank has two pieces of a
+chunk; and seconds that each costs at worst."""
 LAUNCH_SECONDS = 6e-6
 CPU_CALLS = (40e-6, 150)
 """Seconds and number of torch calls of a layer's forward pass on a CPU."""
@@ -56,7 +57,7 @@ def cost(config: Config, fleet: Fleet, length: int, s: Settings, layout: Layout)
     work = STREAMED_LORA if s.lora_rank else STREAMED
     cores = config.stream.threads or cpu_count()
     compute = arithmetic(work, flops, config.train.batch * length / s.cp, device, cores)
-    overhead = _overhead(c.num_hidden_layers, chunks, device)
+    overhead = _overhead(c.num_hidden_layers, chunks, device, s.cp)
     compute = compute + Range(0, overhead)
     traffic = _traffic(config, fleet, s, chunks, layout)
     rates = _rates(fleet)
@@ -65,9 +66,10 @@ def cost(config: Config, fleet: Fleet, length: int, s: Settings, layout: Layout)
     return Cost(combine(compute, list(times.values())), _optimizer(config, fleet, s, layout), parts, traffic)
 
 
-def _overhead(layers: int, chunks: int, device: Device | None) -> float:
+def _overhead(layers: int, chunks: int, device: Device | None, cp: int) -> float:
     """Seconds of starting kernels: three forward-sized passes and a backward of twice one, per chunk."""
-    per_layer = LAUNCHES * LAUNCH_SECONDS if device is not None else CPU_CALLS[0] * CPU_CALLS[1]
+    launches = LAUNCHES if cp == 1 else LAUNCHES_IN_PIECES
+    per_layer = launches * LAUNCH_SECONDS if device is not None else CPU_CALLS[0] * CPU_CALLS[1]
     return 4 * layers * chunks * per_layer
 
 

@@ -132,13 +132,14 @@ def saved_bytes(c: ModelConfig, tokens: int, s: Sizes) -> int:
 
 
 def map_bytes(c: ModelConfig, cp: int, wide: int) -> int:
-    """Bytes of the affine maps where ``cp`` ranks share a chunk: A of a rank's two pieces, kept in every KDA layer,
-    and, of the layer at work, [A | B] of all pieces and the states at their borders (genoctx/model/parallel/state.py).
+    """Bytes of the affine maps where ``cp`` ranks share a chunk: in every KDA layer A of a rank's two pieces and the
+    states that enter them, and, of the layer at work, [A | B] of all pieces and the states at their borders
+    (genoctx/model/parallel/state.py).
     """
     if cp == 1:
         return 0
     state = c.linear_num_heads * c.linear_head_dim**2 * wide
-    return state * (2 * len(c.kda_layers) + 3 * 2 * cp + 1)
+    return state * (4 * len(c.kda_layers) + 3 * 2 * cp + 1)
 
 
 def _kda_work(c: ModelConfig, s: Sizes) -> float:

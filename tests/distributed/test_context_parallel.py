@@ -43,7 +43,7 @@ def cases() -> list[Case]:
 
 
 EVEN = [Case(4, tuple(range(n // 8, n, n // 8)), length=n) for n in (64, 128)]
-"""Eight even chunks in four even pieces, at two lengths: for the counters."""
+"""Eight even chunks in eight even pieces, at two lengths: for the counters."""
 
 FEW = [
     Case(4, (), length=128, kpool=1),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from genoctx.config import preset_model
 from genoctx.engine.bytes import window_bytes
@@ -17,8 +18,9 @@ from genoctx.model.block import Objectives
 from genoctx.model.config import ModelConfig
 from genoctx.model.count import count_experts, count_indexers
 from genoctx.model.hybrid import Hybrid, build
+from genoctx.model.parallel.pieces import Pieces
 from genoctx.run import plan_bytes as b
-from genoctx.run.plan_graph import peak_bytes, saved_bytes, sizes
+from genoctx.run.plan_graph import map_bytes, peak_bytes, saved_bytes, sizes
 from genoctx_kernels.loss import linear_cross_entropy
 
 MICRO = preset_model("micro")
@@ -70,7 +72,19 @@ def test_the_real_model() -> None:
     assert weights.moments == 8 * weights.trainable
 
 
-def _kept(model: Hybrid, config: ModelConfig, tokens: int) -> int:
+class Lone:
+    """A group of one rank, which has both pieces of every chunk."""
+
+    rank, size = 0, 1
+
+    def gather(self, x: Tensor, kind: str) -> Tensor:
+        return x.unsqueeze(0)
+
+    def sum_own(self, x: Tensor, kind: str) -> Tensor:
+        return x.squeeze(0)
+
+
+def _kept(model: Hybrid, tokens: int, pieces: Pieces | None = None) -> int:
     """Bytes of storages that autograd keeps of one chunk, weights and prefixes left out."""
     ids = torch.arange(2 * tokens).remainder(4).unsqueeze(0)
     with torch.no_grad():
@@ -91,7 +105,7 @@ def _kept(model: Hybrid, config: ModelConfig, tokens: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = model(ids[:, tokens:], carry).hidden.flatten(0, 1)
+        hidden = model(ids[:, tokens:], carry, pieces=pieces).hidden.flatten(0, 1)
         # kept until the count is made: a freed address could be given out again
         loss = linear_cross_entropy(hidden, model.lm_head.weight, ids[0, tokens:])
     assert loss.requires_grad
@@ -106,7 +120,17 @@ def test_a_chunk_keeps_what_the_closed_form_says(dtype: str, balance: bool, stre
     config = replace(MICRO, hc_mult=streams)
     model = build(config, dtype=getattr(torch, dtype), objectives=Objectives(balance=balance))
     said = saved_bytes(config, 512, sizes(dtype, balance=balance))
-    assert said == pytest.approx(_kept(model, config, 512), rel=0.015)
+    assert said == pytest.approx(_kept(model, 512), rel=0.015)
+
+
+def test_pieces_keep_their_maps_beside_it() -> None:
+    """A of both pieces, what enters the second (the first is entered by the carry, here), and halos."""
+    model, inner = build(MICRO), MICRO.linear_num_heads * MICRO.linear_head_dim
+    state, halos = inner * MICRO.linear_head_dim * 4, 2 * 3 * (MICRO.linear_conv_kernel_dim - 1) * inner * 4
+    more = _kept(model, 512, Pieces(Lone(), (256, 256), ((0,), (0,)))) - _kept(model, 512)
+    assert more == (3 * state + halos) * len(MICRO.kda_layers)
+    kept = map_bytes(MICRO, 2, 4) - (3 * 4 + 1) * state  # without what one layer has while it is at work
+    assert kept == 4 * state * len(MICRO.kda_layers)
 
 
 def test_the_peak_is_above_what_is_kept() -> None:

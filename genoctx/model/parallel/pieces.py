@@ -74,8 +74,9 @@ class Pieces:
         return own_pieces(self.group.rank, self.group.size)
 
     def split(self, x_BT: Tensor) -> tuple[Tensor, ...]:
-        """This rank's tokens [B, T, ...], piece by piece."""
-        return x_BT.split([self.lengths[piece] for piece in self.own], 1)
+        """This rank's tokens [B, T, ...], piece by piece, each contiguous."""
+        # as kernels need them: else they would copy them, and both would be kept for the backward pass
+        return tuple(x.contiguous() for x in x_BT.split([self.lengths[piece] for piece in self.own], 1))
 
     def real(self, row: int) -> RowPieces:
         """The pieces of one row of the batch, without its padding."""

@@ -86,10 +86,11 @@ def kda_piece(
     """
     inputs = list(zip(*map(pieces.split, (q_BTHK, k_BTHK, v_BTHV, g_BTHK, beta_BTH)), strict=True))
     maps = [piece_map(k, v, g, beta) for _, k, v, g, beta in inputs]
+    a_BHKK = [a.clone() for a, _ in maps]  # a view would keep B alive in the graph
     states = chain(_gathered(pieces, maps, MAPS), state_BHKV.detach())
     entering = [states[piece] for piece in pieces.own]
     made = [kda(q, k, v, g, beta, state) for (q, k, v, g, beta), state in zip(inputs, entering, strict=True)]
     outs, lasts = zip(*made, strict=True)
     qkgb = (x.detach() for q, k, _, g, beta in inputs for x in (q, k, g, beta))
-    *outs, leaving = _Leave.apply(pieces, state_BHKV, states[-1], *outs, *lasts, *(a for a, _ in maps), *qkgb)
+    *outs, leaving = _Leave.apply(pieces, state_BHKV, states[-1], *outs, *lasts, *a_BHKK, *qkgb)
     return torch.cat(outs, 1), leaving

@@ -2,7 +2,7 @@
 
 The state leaves a piece as S_out = A S_in + B, with A [K, K] and B [K, V] made of the piece's tokens
 alone. The gradient goes back the same way: dS_in = A^T dS_out + b, with b the gradient of the entering
-state when nothing follows the piece. So ranks that hold consecutive pieces compute (A, B) and later b
+state when nothing follows the piece. So ranks that hold pieces of a sequence compute (A, B) and later b
 side by side, exchange them, and start from the right state and the right gradient.
 
 A and B are one scan over keys: the columns of the state never mix, so B is the last state of the scan
