@@ -22,7 +22,11 @@ class Color(enum.StrEnum):
 
 def _version(ctx: typer.Context, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        get_console().print(f"genoctx {genoctx.__version__}")
+        console = get_console()
+        if console.json:
+            console.emit({"version": genoctx.__version__})
+        else:
+            console.print(f"genoctx {genoctx.__version__}")
         raise typer.Exit
 
 
@@ -58,7 +62,6 @@ def global_options(
             "--version",
             "-V",
             callback=_version,
-            is_eager=True,
             rich_help_panel=GLOBAL_PANEL,
             help="Print the version (more: genoctx doctor).",
         ),
@@ -90,7 +93,11 @@ def global_options(
     json: Annotated[
         bool,
         typer.Option(
-            "--json", callback=_json, rich_help_panel=GLOBAL_PANEL, help="One JSON object on stdout."
+            "--json",
+            callback=_json,
+            is_eager=True,  # the answer to --version depends on it
+            rich_help_panel=GLOBAL_PANEL,
+            help="One JSON object on stdout.",
         ),
     ] = False,
     no_progress: Annotated[

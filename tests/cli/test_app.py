@@ -109,6 +109,9 @@ def test_verb_has_few_flags_and_a_docstring(verb: Verb) -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(["-V"]) == 0
     assert capsys.readouterr().out == f"genoctx {__version__}\n"
+    for args in (["--version", "--json"], ["--json", "-V"], ["ingest", "-V", "--json"]):
+        assert app.run(args) == 0
+        assert json.loads(capsys.readouterr().out) == {"version": __version__}
 
 
 @pytest.mark.parametrize("args", [["--json", "show", "presets"], ["show", "presets", "--json"]])
