@@ -1,7 +1,7 @@
 """Settings that fit: chunk size, homes and layout, the quickest of those by the slow end of the range.
 
-The search is small and complete over a ladder: chunks by powers of two, categories leaving the device in the order
-of what it costs (ids, carries, moments, masters and gradients), host before disk.
+The search is small and complete over a ladder: chunks by powers of two and the middle between two, categories leaving
+the device in the order of what it costs (ids, carries, moments, masters and gradients), host before disk.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ def candidates(fleet: Fleet, length: int, given: Settings) -> Iterator[Settings]
 
 
 def chunks(length: int, given: Settings) -> list[int]:
-    """Chunk sizes: the given one, and powers of two that give every rank of a window a piece."""
-    found, size = {min(given.chunk, length)}, SMALLEST_CHUNK * given.cp
-    while size < min(2 * length, LARGEST_CHUNK * 2):
-        found.add(min(size, length))
+    """Chunk sizes: the given one, powers of two that give every rank of a window a piece, and between two of them
+    their middle."""
+    found, size, largest = {min(given.chunk, length)}, SMALLEST_CHUNK * given.cp, min(length, LARGEST_CHUNK)
+    while size < 2 * largest:
+        found |= {min(size, largest), min(size * 3 // 2, largest)}
         size *= 2
     return sorted(found)
 
