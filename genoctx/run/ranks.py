@@ -26,6 +26,7 @@ from torch import nn
 
 from genoctx.errors import GenoctxError, LostContact, NoAnswer, from_os_error, shared
 from genoctx.run.launch import Place, announce, hand_over
+from genoctx.run.meeting import meeting_store
 from genoctx.run.monitor import Monitor, Silent
 from genoctx.run.stop import StopSignals
 from genoctx.run.watchdog import Report, Watchdog
@@ -110,6 +111,7 @@ class Joined(Ranks):
         if not dist.is_initialized():
             dist.init_process_group(
                 backend(cuda),
+                store=meeting_store(place, patience(hang_seconds)),
                 rank=place.rank,
                 world_size=place.size,
                 timeout=datetime.timedelta(seconds=patience(hang_seconds)),

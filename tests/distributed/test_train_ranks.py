@@ -46,6 +46,16 @@ def data(tmp_path_factory: pytest.TempPathFactory, genomes: Path) -> Data:
 HOOKS = Path(__file__).with_name("hooks")
 
 
+def outside_of_ranks() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
+
+
+def killed_at(event: int, rank: int) -> dict[str, str]:
+    """The environment in which ``rank`` is killed at its ``event``-th file, the first time that it is started."""
+    path = os.pathsep.join([str(HOOKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    return {"PYTHONPATH": path.rstrip(os.pathsep), "KILL_AT": str(event), "KILL_RANK": str(rank)}
+
+
 class Run:
     """A run directory, and the command that trains in it."""
 
@@ -61,7 +71,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")} | environment,
+            env=outside_of_ranks() | environment,
         )
 
     def finish(self, *arguments: str) -> tuple[str, str]:
@@ -84,10 +94,21 @@ class Run:
 
     def die_at(self, event: int, rank: int) -> tuple[int, str]:
         """A life in which a rank is killed at its ``event``-th file; exit code and stderr."""
-        path = os.pathsep.join([str(HOOKS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
-        process = self.start(PYTHONPATH=path.rstrip(os.pathsep), KILL_AT=str(event), KILL_RANK=str(rank))
+        process = self.start(**killed_at(event, rank))
         said = process.communicate(timeout=300)[1]
         return process.returncode, said
+
+    def under_torchrun(self, restarts: int, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Two ranks that torchrun starts, and starts again when one dies."""
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        return subprocess.run(
+            [*torchrun, "--max-restarts", str(restarts), *self.command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            env=outside_of_ranks() | environment,
+            check=False,
+        )
 
     def is_sweeping(self, after: int) -> bool:
         """Whether the ranks are between two chunks of a step, and ``after`` steps are done."""
@@ -209,3 +230,14 @@ def test_a_rank_killed_between_files_costs_nothing(
     assert all(torch.equal(found[name], tensor) for name, tensor in right.items())
     assert metrics(ranks.out) == metrics(two[0].out)
     assert not list(ranks.out.rglob(".tmp*")) and not list(ranks.out.glob("window/*/*"))
+
+
+def test_torchrun_starts_them_again(data: Data, two: tuple[Run, str, str], tmp_path: Path) -> None:
+    """On the store that the ranks before them have used."""
+    ranks = Run(data, tmp_path, "checkpoint.window_minutes=1e-9")
+    done = ranks.under_torchrun(1, **killed_at(6, rank=1))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("2 ranks: ") == 2, "two lives"
+    found, right = state(ranks.out, data, tmp_path), state(two[0].out, data, tmp_path)
+    assert all(torch.equal(found[name], tensor) for name, tensor in right.items())
+    assert metrics(ranks.out) == metrics(two[0].out)

@@ -6,7 +6,8 @@ import os
 import signal
 from typing import Any
 
-if "KILL_AT" in os.environ and os.environ.get("RANK") == os.environ["KILL_RANK"]:
+_first_start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+if "KILL_AT" in os.environ and os.environ.get("RANK") == os.environ["KILL_RANK"] and _first_start:
     left = iter(range(int(os.environ["KILL_AT"]) - 1, -1, -1))
 
     def _watched(name: str) -> None:
