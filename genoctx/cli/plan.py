@@ -41,7 +41,7 @@ def plan(
         list[str] | None, typer.Option("--set", metavar="K=V", help="Override one key, e.g. stream.chunk=8k.")
     ] = None,
     device: Annotated[
-        str, typer.Option(help="b200:64, h200:1, cpu, ...; default: this machine's GPU, or its processor.")
+        str, typer.Option(help="b200:64, h200:1, cpu:2, ...; default: this machine's GPU, or its processor.")
     ] = "",
     host_ram: Annotated[str, typer.Option(help="Memory of one node: 2TB, 512G.", show_default=False)] = "",
     disk: Annotated[str, typer.Option(help="Free disk of one node.", show_default=False)] = "",
@@ -51,7 +51,9 @@ def plan(
     fit: Annotated[
         Fit, typer.Option(help="auto: choose chunk size and homes, and print the settings.")
     ] = Fit.given,
-    lora: Annotated[int, typer.Option(help="Train adapters of this rank instead; 0: as the config.")] = 0,
+    lora: Annotated[
+        int, typer.Option(min=0, help="Train adapters of this rank instead; 0: as the config.")
+    ] = 0,
     no_measure: Annotated[
         bool, typer.Option("--no-measure", help="On a processor, closed forms alone: run no short window.")
     ] = False,
@@ -73,7 +75,8 @@ def plan(
         raise UsageError("plan what?", "genoctx plan CONFIG.toml, or genoctx plan --preset nano")
     loaded = load_plan_config(config, preset, set_ or [])
     fleet = local_fleet(device, loaded.stream.device)
-    limits = limits_of(fleet, _bytes(host_ram, "--host-ram"), _bytes(disk, "--disk"), _folder(loaded))
+    given = _bytes(host_ram, "--host-ram"), _bytes(disk, "--disk")
+    limits = limits_of(fleet, *given, _folder(loaded), here=not device)
     asked = context or ("" if config else _TABLE)
     lengths = [parse_size(text) for text in asked.split(",")] if asked else [_length(loaded)]
     if min(lengths) < 2:
@@ -126,9 +129,12 @@ def _bytes(text: str, option: str) -> int:
     from genoctx.run.devices import parse_bytes
 
     try:
-        return parse_bytes(text) if text else 0
+        found = parse_bytes(text) if text else 0
     except UsageError as error:
         raise UsageError(f"{option}: {error.message}", error.hint) from None
+    if text and not found:
+        raise UsageError(f"{option} {text}: there has to be some", "for example 512G, or leave it out")
+    return found
 
 
 def _folder(config: Config) -> Path:

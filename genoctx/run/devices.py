@@ -70,7 +70,9 @@ class Fleet:
 
     @property
     def name(self) -> str:
-        return CPU if self.device is None else f"{self.device.name}:{self.count}"
+        if self.device is None:
+            return CPU if self.count == 1 else f"{CPU}:{self.count}"
+        return f"{self.device.name}:{self.count}"
 
     @property
     def nodes(self) -> int:
@@ -83,17 +85,15 @@ class Fleet:
 
 
 def parse_fleet(text: str) -> Fleet:
-    """``b200:64``, ``h200``, ``cpu``. UsageError with suggestions for anything else."""
+    """``b200:64``, ``h200``, ``cpu``, ``cpu:2`` (ranks). UsageError with suggestions for anything else."""
     name, colon, number = text.strip().lower().partition(":")
-    if name == CPU and not colon:
-        return Fleet(None)
-    if name not in DEVICES:
+    if name not in DEVICES and name != CPU:
         close = get_close_matches(name, [*DEVICES, CPU], n=3, cutoff=0.4)
         guess = f"did you mean {' or '.join(close)}? " if close else ""
         raise UsageError(f"unknown device {name!r}", f"{guess}known: {', '.join([*DEVICES, CPU])}")
     if colon and not (number.isdigit() and int(number) > 0):
         raise UsageError(f"--device {text!r}: {number!r} is no number of devices", f"for example {name}:8")
-    return Fleet(DEVICES[name], int(number) if colon else 1)
+    return Fleet(DEVICES.get(name), int(number) if colon else 1)
 
 
 def cpu_count() -> int:

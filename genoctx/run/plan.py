@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from genoctx.config import Config
+from genoctx.config import Config, ParallelConfig
 from genoctx.model.count import count_parameters
 from genoctx.run import plan_bytes as b
 from genoctx.run.devices import Fleet
@@ -39,18 +39,23 @@ class Limits:
         return {DEVICE: self.device, HOST: self.host, DISK: self.disk}[tier]
 
 
-def limits_of(fleet: Fleet, host_ram: int = 0, disk: int = 0, folder: Path = Path()) -> Limits:
+def limits_of(
+    fleet: Fleet, host_ram: int = 0, disk: int = 0, folder: Path = Path(), *, here: bool = False
+) -> Limits:
     """What ``fleet`` has; given figures beat the device table and this machine's own.
 
-    For the processor: memory left within the kernel's estimate and every cgroup, free space of ``folder``.
+    For a processor, and for devices that are ``here``: memory left within the kernel's estimate and every
+    cgroup, free space of ``folder``.
     """
     device = fleet.device
-    if device is None:
+    if device is None or here:
         host, free = available_memory(), shutil.disk_usage(folder).free
         sources = {HOST: "free to this process now", DISK: f"free on the disk of {folder.absolute()}"}
     else:
         host, free = device.host_ram, device.disk
-        sources = {DEVICE: f"{device.name}, less 6 %", HOST: "a DGX-like node", DISK: "a DGX-like node"}
+        sources = {HOST: "a DGX-like node", DISK: "a DGX-like node"}
+    if device is not None:
+        sources[DEVICE] = f"{device.name}, less 6 %"
     if host_ram:
         host, sources[HOST] = host_ram, "--host-ram"
     if disk:
@@ -165,12 +170,11 @@ def measure_chunk(config: Config, fleet: Fleet, length: int, chunk: int) -> Meas
 def settings_of(config: Config, fleet: Fleet, length: int, lora_rank: int = 0) -> Settings:
     """What ``config`` says; for several devices a layout where it leaves that open, or its own does not divide them."""
     places = {name: getattr(config.homes, name) for name in _HOME_NAMES}
-    n, experts = fleet.count, config.model.n_routed_experts
-    cp, ep = config.parallel.cp, config.parallel.ep
-    if n == 1:
-        cp = ep = 1
-    elif fleet.device is not None and ((cp == 1 and ep == 1) or n % cp or n % ep or experts % ep):
-        cp, ep = min(n, fleet.in_node), _largest_common(n, experts)
+    p, experts = config.parallel, config.model.n_routed_experts
+    is_open = fleet.device is not None and (p.dp, p.cp, p.ep) == (0, 1, 1)
+    cp, ep = p.cp, p.ep
+    if is_open or not divides(p, fleet.count, experts):
+        cp, ep = proposed_layout(fleet, experts)
     return Settings(
         chunk=min(config.stream.chunk, length),
         homes={name: where for name, where in places.items() if where != "device"},
@@ -184,9 +188,25 @@ def settings_of(config: Config, fleet: Fleet, length: int, lora_rank: int = 0) -
 _HOME_NAMES = (b.CARRIES, b.LATENTS, b.D_LATENTS, b.IDS, b.PARAMETERS, b.MOMENTS)
 
 
-def _largest_common(n: int, experts: int) -> int:
-    """Most ranks that share a layer's experts evenly."""
-    return max(d for d in range(1, n + 1) if n % d == 0 and experts % d == 0)
+def as_configured(config: Config, fleet: Fleet, settings: Settings) -> Settings:
+    """``settings`` with the layout that ``config`` names, to say what has to be changed in it."""
+    if fleet.count == 1:
+        return settings
+    return replace(settings, cp=config.parallel.cp, ep=config.parallel.ep)
+
+
+def divides(p: ParallelConfig, ranks: int, experts: int) -> bool:
+    """Whether the layout that a config asks for is one of so many ranks (genoctx/engine/mesh.py)."""
+    return not (
+        ranks % p.cp or ranks % p.ep or (p.dp and p.dp * p.cp != ranks) or (p.ep > 1 and experts % p.ep)
+    )
+
+
+def proposed_layout(fleet: Fleet, experts: int) -> tuple[int, int]:
+    """cp and ep: as many ranks of a node as divide all of them share a window, as many as possible the experts."""
+    n = fleet.count
+    divisors = [d for d in range(1, n + 1) if n % d == 0]
+    return max(d for d in divisors if d <= fleet.in_node), max(d for d in divisors if experts % d == 0)
 
 
 def to_json(plan: Plan) -> dict[str, Any]:

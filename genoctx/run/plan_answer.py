@@ -10,7 +10,7 @@ from typing import Any
 from genoctx.config import Config
 from genoctx.model.count import count_active, count_parameters
 from genoctx.run.devices import Fleet
-from genoctx.run.plan import Limits, Plan, make_plan, to_json
+from genoctx.run.plan import Limits, Plan, as_configured, make_plan, to_json
 from genoctx.run.plan_fit import changes, cheapest_change, fit, from_the_host, shortage
 from genoctx.run.plan_flops import NEEDED, NEEDED_LORA, STREAMED, STREAMED_LORA, forward_flops
 from genoctx.run.plan_layout import DEVICE, TIERS, Settings, total
@@ -57,8 +57,12 @@ class Answer:
         return work.per_token(forward_flops(self.config.model, self.plan.length))
 
     def settings(self) -> list[str]:
-        """Edits of the config that lead to this plan."""
-        return changes(self.given, self.plan.settings)
+        """Edits of the config that lead to this plan; of its layout, too, where several devices take another."""
+        p, ranks = self.config.parallel, self.plan.fleet.count
+        edits = changes(as_configured(self.config, self.plan.fleet, self.given), self.plan.settings)
+        if p.dp and p.dp * self.plan.settings.cp != ranks > 1:
+            edits.append("parallel.dp=0")
+        return edits
 
     def lines(self) -> list[str]:
         """What is said about a plan that stands alone."""
@@ -71,8 +75,10 @@ class Answer:
             f"optimizer: {step.fast:.2g} to {step.slow:.2g} s a step",
             f"binds: {plan.binding}",
         ]
-        if self.chosen and plan.fits:
-            edits = self.settings()
+        if plan.fleet.count > 1:
+            found.append(f"ranks: {layout_of(plan)}")
+        edits = self.settings()
+        if plan.fits and (self.chosen or edits):
             found.append("settings: " + (" ".join(f"--set {e}" for e in edits) if edits else "as they are"))
         return found + self.footnotes()
 
@@ -124,6 +130,19 @@ def answer(
     return Answer(config, found or plan, given, choose)
 
 
+def layout_of(plan: Plan) -> str:
+    """Which ranks share what."""
+    s = plan.settings
+    return f"cp {s.cp}, dp {plan.fleet.count // s.cp}, ep {s.ep}"
+
+
+def _layout_edits(answer: Answer) -> list[str]:
+    """What a config has to say for the ranks to be laid out as in the plan."""
+    return [
+        edit for edit in answer.settings() if edit.startswith(("parallel.cp", "parallel.ep", "parallel.dp"))
+    ]
+
+
 def headline(config: Config, answers: Sequence[Answer]) -> list[str]:
     """What holds for all rows of a table."""
     plan = answers[0].plan
@@ -137,6 +156,7 @@ def headline(config: Config, answers: Sequence[Answer]) -> list[str]:
         f"{count_parameters(config.model):,} parameters, {count_active(config.model):,} active, "
         f"{config.stream.dtype}" + (f", LoRA of rank {r}" if (r := plan.settings.lora_rank) else ""),
         f"{plan.fleet.name}: {plan.fleet.nodes} node{'s' if plan.fleet.nodes > 1 else ''}, {have}; "
-        f"cp {plan.settings.cp}, dp {plan.fleet.count // plan.settings.cp}, ep {plan.settings.ep}",
+        + layout_of(plan)
+        + (f" (--set {' --set '.join(ranks)})" if (ranks := _layout_edits(answers[0])) else ""),
         f"training needs {spread} GFLOP a token; the column is what a streamed step executes",
     ]

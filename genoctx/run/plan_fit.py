@@ -13,7 +13,7 @@ from genoctx.config import Config
 from genoctx.engine.allowed import are_allowed
 from genoctx.run import plan_bytes as b
 from genoctx.run.devices import Fleet
-from genoctx.run.plan import Limits, Plan, make_plan
+from genoctx.run.plan import Limits, Plan, as_configured, make_plan, proposed_layout
 from genoctx.run.plan_layout import DEVICE, DISK, HOST, MOVABLE, TIERS, Settings
 from genoctx.run.plan_probe import Measured
 from genoctx.sizes import format_size
@@ -108,7 +108,11 @@ def _gpu_ladder() -> Iterator[dict[str, str]]:
 
 def changes(before: Settings, after: Settings) -> list[str]:
     """The edits of a config that lead from one to the other."""
-    found = []
+    found = [
+        f"parallel.{name}={getattr(after, name)}"
+        for name in ("cp", "ep")
+        if getattr(after, name) != getattr(before, name)
+    ]
     if after.chunk != before.chunk:
         found.append(f'stream.chunk="{format_size(after.chunk)}"'.replace(",", ""))
     for name in MOVABLE:
@@ -126,8 +130,13 @@ def cheapest_change(
     measured: Measured | None = None,
 ) -> str:
     """What would make a plan fit that does not: settings, as few as possible; else memory; else more devices."""
-    fitting = _fitting(config, plan.fleet, plan.length, plan.limits, plan.settings, measured)
-    least = min(((changes(plan.settings, p.settings), _rank(p)) for p in fitting), key=_effort, default=None)
+    fitting = [
+        found
+        for given in _layouts(config, plan)
+        for found in _fitting(config, plan.fleet, plan.length, plan.limits, given, measured)
+    ]
+    before = as_configured(config, plan.fleet, plan.settings)
+    least = min(((changes(before, p.settings), _rank(p)) for p in fitting), key=_effort, default=None)
     if least is not None:
         return "set " + ", ".join(least[0])
     if plan.fleet.device is None:
@@ -137,6 +146,13 @@ def cheapest_change(
     more = _more_devices(config, plan)
     device = plan.fleet.device.name
     return f"more devices: {device}:{more}" if more else f"no number of {device} up to {MOST_DEVICES}"
+
+
+def _layouts(config: Config, plan: Plan) -> list[Settings]:
+    """The settings of ``plan`` with its own layout, and with the one that is proposed where a config says nothing."""
+    cp, ep = proposed_layout(plan.fleet, config.model.n_routed_experts)
+    other = replace(plan.settings, cp=cp, ep=ep)
+    return [plan.settings] if other == plan.settings else [plan.settings, other]
 
 
 def _effort(change: tuple[list[str], tuple[float, int, int]]) -> tuple[int, tuple[float, int, int]]:
@@ -162,15 +178,16 @@ def _amount(n: int) -> str:
 
 
 def _nearest(config: Config, plan: Plan) -> Plan:
-    """The candidate that lacks the fewest bytes, with as few edits as that takes."""
+    """The candidate that lacks the least memory, with as few edits as that takes, and then the least of the disk."""
     plans = (
         make_plan(config, plan.fleet, plan.length, plan.limits, s)
         for s in candidates(plan.fleet, plan.length, plan.settings)
     )
 
-    def lacks(candidate: Plan) -> tuple[int, int]:
-        missing = sum(max(0, candidate.over(tier)) for tier in TIERS)
-        return missing, len(changes(plan.settings, candidate.settings))
+    def lacks(candidate: Plan) -> tuple[int, int, int]:
+        missing = {tier: max(0, candidate.over(tier)) for tier in TIERS}
+        edits = len(changes(plan.settings, candidate.settings))
+        return missing[DEVICE] + missing[HOST], edits, missing[DISK]
 
     return min(plans, key=lacks)
 

@@ -21,6 +21,8 @@ from genoctx.run.plan_graph import map_bytes, peak_bytes, sizes
 DEVICE, HOST, DISK = "device", "host", "disk"
 TIERS = (DEVICE, HOST, DISK)
 CHECKPOINTS = "checkpoints"
+JOURNALS = "unfinished window"
+"""What many chunks of a window left, kept for a run that goes on (genoctx/engine/journal.py)."""
 STAGED = "copy of a checkpoint"
 """Of many ranks, while it is written."""
 
@@ -82,7 +84,14 @@ def lay_out(config: Config, fleet: Fleet, length: int, s: Settings) -> Layout:
     tiers[DISK][CHECKPOINTS] += one * (
         config.checkpoint.keep + 1
     )  # those that are kept, and the one being written
+    tiers[DISK][JOURNALS] += fleet.count * _journal(per_rank, fleet.count)
     return {tier: {k: v for k, v in tiers[tier].items() if v} for tier in TIERS}
+
+
+def _journal(per_rank: Mapping[str, int], ranks: int) -> int:
+    """One rank's: what the forward sweep left, and the sums of the backward sweep, of many ranks those before, too."""
+    sums = per_rank[b.GRADIENTS] + per_rank[b.D_LATENTS]
+    return per_rank[b.CARRIES] + per_rank[b.LATENTS] + per_rank[b.IDS] + sums * (2 if ranks > 1 else 1)
 
 
 def _far(category: str, s: Settings, dtype: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,10 +34,13 @@ def fitted(
     if mode == "off" or (device == "cuda") != (fleet.device is not None):
         return config
     folder = config.homes.folder or out.absolute().parent
-    limits = limits_of(fleet, folder=folder if folder.is_dir() else Path())
+    limits = limits_of(fleet, folder=folder if folder.is_dir() else Path(), here=True)
+    limits = replace(limits, disk=limits.disk + _held(out, folder))
     if fleet.device is None:  # what this process has taken already is in the plan, too
         host = limits.host + here * peak_resident_memory()
         limits = replace(limits, host=host * ranks // here, disk=limits.disk * ranks // here)
+    else:
+        limits = replace(limits, host=limits.host * fleet.in_node // here)
     layout = config.parallel
     given = replace(settings_of(config, fleet, length), cp=layout.cp, ep=layout.ep)
     auto = mode == "auto"
@@ -53,6 +57,17 @@ def fitted(
     if auto and (edits := changes(given, chosen)):
         monitor.info(f"stream.fit: {', '.join(edits)}")
     return _with(config, chosen) if auto else config
+
+
+def _held(out: Path, folder: Path) -> int:
+    """Bytes that the run holds on the disk of ``folder``: its checkpoints make room for those to come."""
+    if not (out.is_dir() and folder.is_dir()) or out.stat().st_dev != folder.stat().st_dev:
+        return 0
+    found = 0
+    for path in out.rglob("*"):
+        with suppress(OSError):  # another process may remove it meanwhile
+            found += path.lstat().st_blocks * 512
+    return found
 
 
 def _is_close(plan: Plan) -> bool:

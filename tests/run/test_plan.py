@@ -208,7 +208,7 @@ def test_a_full_disk_is_told_from_too_little_memory(capsys: pytest.CaptureFixtur
     args = ["plan", "--preset", "micro", "--device", "cpu", "--context", "16k", "--no-measure", "--json"]
     assert run([*args, "--host-ram", "64G", "--disk", "1M"]) == 4
     found = json.loads(capsys.readouterr().out)
-    assert found["change"] == "the disk is short of 10 MiB; make room"
+    assert found["change"] == "the disk is short of 15 MiB; make room"
     assert run([*args, "--host-ram", "1M", "--disk", "64G"]) == 4
     found = json.loads(capsys.readouterr().out)
     assert re.match(r"host memory is short of \d+ MiB; make room, and set .*homes", found["change"])
