@@ -1,7 +1,8 @@
 """``genoctx bench plan``: predicted against measured peak memory, on shapes that the planner was not built with.
 
-Every case trains two steps on windows of full length in a process of its own; the plan saw at most a window of
-four chunks of the same shape. The closed form alone, which saw nothing, is printed beside it.
+Every case is a run of eight steps on windows of full length, with its evaluations and checkpoints, in a process of
+its own (plan_run.py); the plan saw at most a window of four chunks of the same shape. The closed form alone, which
+saw nothing, is printed beside it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from genoctx.run.devices import Fleet
 from genoctx.run.plan import Limits, make_plan
 from genoctx.run.plan_layout import HOST, Settings, total
 from genoctx.run.plan_probe import case_of, measure
+from genoctx.run.plan_run import peak_of_a_run
 
 LIMIT = 0.05
 """Largest relative error that passes."""
@@ -84,7 +86,7 @@ def check(name: str, config: Config, length: int) -> Checked:
     case, settings = case_of(config, length, chunk), Settings(chunk)
     closed = make_plan(config, fleet, length, limits, settings)
     plan = make_plan(config, fleet, length, limits, settings, measured=measure(case.shortened()))
-    actual = measure(replace(case, steps=2)).peak_bytes
+    actual = peak_of_a_run(config, length)
     s, t = config.stream, config.train
     return Checked(
         name, length, chunk, t.batch, s.dtype, total(plan.bytes[HOST]), total(closed.bytes[HOST]), actual

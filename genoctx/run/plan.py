@@ -18,7 +18,7 @@ from genoctx.run import plan_bytes as b
 from genoctx.run.devices import Fleet
 from genoctx.run.machine import available_memory
 from genoctx.run.plan_cost import Cost, cost
-from genoctx.run.plan_layout import DEVICE, DISK, HOST, TIERS, Layout, Settings, lay_out, total
+from genoctx.run.plan_layout import DEVICE, DISK, HOST, RUN_BASE, TIERS, Layout, Settings, lay_out, total
 from genoctx.run.plan_probe import Measured, case_of, measure
 
 USABLE = 0.94
@@ -135,7 +135,7 @@ def _with_measurement(config: Config, length: int, s: Settings, layout: Layout, 
     known = weights.gradients + weights.masters + weights.moments + sum(short.values())
     host = dict(layout[HOST])
     objects = host[b.BASE] - lay_out(config, Fleet(None), measured.length, s)[HOST][b.BASE]
-    host[b.BASE] = measured.base_bytes - weights.parameters + objects
+    host[b.BASE] = measured.base_bytes - weights.parameters + objects + RUN_BASE
     host[b.GRAPH] = max(0, measured.peak_bytes - measured.base_bytes - known)
     return layout | {HOST: host}
 

@@ -102,6 +102,7 @@ def run(case: Case) -> Measured:
     """The step itself, in this process."""
     import torch
 
+    import genoctx.run.train  # noqa: F401  what a run imports is in its memory
     from genoctx.engine.allocator import keep_freed_memory
     from genoctx.engine.batch import Batch, Coefficients
     from genoctx.engine.engine import Engine

@@ -175,9 +175,8 @@ class Watchdog:
         report.beat += 1
         frame = sys._current_frames().get(self._main)
         report.waiting, report.line = _is_waiting(frame), _own_line(frame)
-        text = json.dumps(asdict(report))[:_BYTES].encode()
         with suppress(OSError):
-            os.pwrite(handle, text.ljust(_BYTES), 0)
+            os.pwrite(handle, packed(report), 0)
 
     def _look(self, passed: float) -> None:
         for rank in range(self.size):
@@ -209,6 +208,15 @@ class Watchdog:
             self.bite(
                 describe_hung(hung, self.size, self.seconds, self.remedy), [seen.report for seen in hung]
             )
+
+
+def packed(report: Report) -> bytes:
+    """A report as JSON in exactly _BYTES; a place whose name takes too many of them is cut short."""
+    words = asdict(report)
+    while len(text := json.dumps(words, ensure_ascii=False).encode(errors="replace")) > _BYTES:
+        longest = max(("where", "line", "host"), key=lambda key: len(words[key]))
+        words[longest] = words[longest][: len(words[longest]) // 2]
+    return text.ljust(_BYTES)
 
 
 def _is_waiting(frame: FrameType | None) -> bool:

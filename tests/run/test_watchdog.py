@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from genoctx.errors import GenoctxError
-from genoctx.run.watchdog import Report, Seen, Watchdog, describe_hung, find_hung
+from genoctx.run.watchdog import Report, Seen, Watchdog, describe_hung, find_hung, packed
 
 
 def seen(
@@ -113,3 +113,15 @@ def test_a_rank_that_works_alone_is_not_taken_for_one_that_hangs(tmp_path: Path)
             if bite.done.wait(0.1):
                 break
     assert bite.hung == [0]
+
+
+@pytest.mark.parametrize("letter", ["a", "\u67d3", "\U0001f9ec", "\udcff", '"', "\n"])
+def test_a_report_stays_one_whatever_a_window_is_called(letter: str) -> None:
+    report = Report(1, host=60 * letter, where=f"step 3, window {300 * letter}", line=200 * letter)
+    raw = packed(report)
+    found = Report(**json.loads(raw))
+    assert len(raw) == len(packed(Report(0))) and found.rank == 1 and found.where.startswith("step 3, ")
+    assert (
+        packed(Report(1, where="window chr5:1-9")).rstrip()
+        == json.dumps(asdict(Report(1, where="window chr5:1-9")), ensure_ascii=False).encode()
+    )
