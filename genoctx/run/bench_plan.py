@@ -29,7 +29,7 @@ _SHAPES: dict[str, dict[str, int]] = {
     "heads": {"linear_num_heads": 8, "linear_head_dim": 16, "num_attention_heads": 6, "v_head_dim": 16},
     "experts": {"n_routed_experts": 12, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
     "streams": {"hc_mult": 4, "num_hidden_layers": 6, "hidden_size": 72},
-    "vocabulary": {"vocab_size": 4097, "num_hidden_layers": 3, "kv_lora_rank": 48},
+    "vocabulary": {"vocab_size": 1021, "num_hidden_layers": 3, "kv_lora_rank": 48},
 }
 """Changes to ``micro``."""
 _CUTS = ((16384, 2048), (8192, 1024), (4096, 512), (7000, 1000), (32768, 4096))

@@ -36,9 +36,9 @@ RANK_BASE = 4 * GIB
 """Host memory of one process beside a GPU."""
 CPU_BASE = 369 << 20
 """Resident memory of the interpreter with torch for CPUs; a measurement replaces it."""
-RUN_BASE = 36 << 20
+RUN_BASE = 20 << 20
 """What a run takes beside its steps (command line, table, checkpoints), and its heap over the first eight of them:
-of seven shapes near the preset micro, 14 to 46 MiB more than was measured of four chunks."""
+-5 to 49 MiB more than was measured of four chunks, for fourteen shapes like the preset micro."""
 STEP_BASE = 64 << 20
 """What the first step adds whatever the model: code pages, workspaces of the BLAS library."""
 HEAP_FACTOR = 1.52

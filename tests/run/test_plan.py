@@ -137,7 +137,7 @@ def test_a_processor_gets_a_smaller_chunk_then_files() -> None:
     roomy = fit(config, fleet, length, Limits(0, 600 << 20, 1 << 50, {}), given)
     assert whole.over(HOST) < 0
     assert roomy is not None and roomy.settings.chunk < 16384
-    tight = fit(config, fleet, length, Limits(0, 480 << 20, 1 << 50, {}), given)
+    tight = fit(config, fleet, length, Limits(0, 504 << 20, 1 << 50, {}), given)
     assert tight is not None and "file" in tight.settings.homes.values()
     assert tight.bytes[DISK]
     assert fit(config, fleet, length, Limits(0, 300 << 20, 1 << 50, {}), given) is None
