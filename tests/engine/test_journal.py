@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 import torch
-from test_homes import CHUNK, Stop, batch, model
+from test_homes import CHUNK, batch, model
 
 from genoctx.engine.agreement import START, Alone, Place, Ranks
 from genoctx.engine.batch import Batch, Coefficients
@@ -21,6 +21,10 @@ from genoctx.errors import GenoctxError
 BATCHES = [batch(seed=1), batch(1, 130, seed=2)]
 CHUNKS = 2 * 5 - 1 + 2 * 3 - 1
 """Of both sweeps over both micro-batches; a window's last chunk has one sweep."""
+
+
+class Stop(Exception):
+    """Somebody asks in the middle of a window."""
 
 
 class Killed(BaseException):
