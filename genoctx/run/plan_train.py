@@ -10,7 +10,7 @@ from genoctx.config import Config
 from genoctx.errors import WouldNotFit
 from genoctx.run.machine import peak_resident_memory
 from genoctx.run.monitor import Monitor
-from genoctx.run.plan import Plan, limits_of, measure_chunk, settings_of
+from genoctx.run.plan import Plan, as_configured, limits_of, measure_chunk, settings_of
 from genoctx.run.plan_answer import answer
 from genoctx.run.plan_fit import changes
 from genoctx.run.plan_layout import HOST, Settings
@@ -41,8 +41,7 @@ def fitted(
         limits = replace(limits, host=host * ranks // here, disk=limits.disk * ranks // here)
     else:
         limits = replace(limits, host=limits.host * fleet.in_node // here)
-    layout = config.parallel
-    given = replace(settings_of(config, fleet, length), cp=layout.cp, ep=layout.ep)
+    given = as_configured(config, fleet, settings_of(config, fleet, length))
     auto = mode == "auto"
     found = answer(config, fleet, length, limits, given, None, choose=False)
     if ranks == 1 and (auto or _is_close(found.plan)):

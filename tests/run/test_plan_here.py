@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from genoctx.cli.app import run
-from genoctx.config import CheckpointConfig, Config, DataConfig, HomesConfig, load_plan_config, preset_model
+from genoctx.config import (
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    HomesConfig,
+    ParallelConfig,
+    load_plan_config,
+    preset_model,
+)
 from genoctx.engine.mesh import Layout
 from genoctx.errors import WouldNotFit
 from genoctx.run import plan, plan_train
@@ -113,3 +121,17 @@ def test_a_gpu_is_judged_with_the_memory_of_its_own_node(
 def test_amounts_that_make_no_sense(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "--preset", "micro", *wrong]) == 2
     assert wrong[0] in capsys.readouterr().err
+
+
+def test_one_process_is_planned_without_the_ranks_of_its_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It walks whole chunks, whatever [parallel] says of ranks that share them."""
+    here = Fleet(None)
+    alone = make_plan(micro(), here, LENGTH, limits_of(here), settings_of(micro(), here, LENGTH))
+    room = plan.Limits(0, sum(alone.bytes["host"].values()) - 1, 1 << 50, {})
+    monkeypatch.setattr(plan_train, "limits_of", lambda *a, **k: room)
+    monkeypatch.setattr(plan_train, "peak_resident_memory", lambda: 0)
+    monkeypatch.setattr(plan_train, "measure_chunk", lambda *a: None)
+    with pytest.raises(WouldNotFit, match="host memory is short"):
+        fitted(micro(parallel=ParallelConfig(cp=8)), tmp_path / "run")
